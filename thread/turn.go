@@ -18,6 +18,7 @@ type Turn struct {
 	CreatedAt    time.Time  `json:"created_at"`
 	StartedAt    *time.Time `json:"started_at,omitempty"`  // first claim
 	FinishedAt   *time.Time `json:"finished_at,omitempty"` // when Status became final
+	Attempt      int        `json:"attempt"`               // how often it was claimed: 0 while it waits, more than 1 after a retry or replay
 	Rounds       int        `json:"rounds"`                // model calls that entered the step log, never reset
 	ToolCalls    int        `json:"tool_calls"`            // tool calls asked for, never reset
 	Usage        Usage      `json:"usage"`

@@ -1,0 +1,204 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+// Claimed says which turns of a thread are to be driven.
+type Claimed struct {
+	OwnerID      string
+	Conversation *thread.Turn  // the turn that the run row names; nil: none runs
+	Stopping     bool          // Conversation has been told to stop
+	Background   []thread.Turn // background turns that run, those claimed now among them
+	Waiting      int           // conversation turns that wait
+	RetryAt      *time.Time    // when the next waiting turn may start, where that is what holds it back
+	Now          time.Time     // of the database
+	Archived     bool
+}
+
+// Claim starts the next conversation turn of a thread, if none runs and one is due, and all its queued background
+// turns. A repeated claim returns the turn that the run row already names.
+func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
+	var out Claimed
+	err := db.transact(ctx, "claim", func(ctx context.Context, t *tx) error {
+		var background []*turnRow
+		var waiting int
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			b.Queue(`SELECT`+turnColumns+`
+				FROM turns t
+				WHERE t.thread_id = $1 AND t.kind = 'background' AND t.status IN ('queued', 'running')
+				ORDER BY t.created_at
+				FOR NO KEY UPDATE`, threadID).Query(collect(&background, scanTurn))
+			b.Queue(`SELECT count(*) FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued'`,
+				threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&waiting) })
+		})
+		if err != nil {
+			return err
+		}
+		t.point(ctx, PointClaim)
+		b := &pgx.Batch{}
+		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: waiting, Now: t.now, Archived: h.archived}
+		out.Conversation = t.claimNext(b, h)
+		if out.Conversation == nil && h.head != nil {
+			out.RetryAt = h.head.retryAt
+		}
+		for _, turn := range background {
+			if turn.Status == thread.TurnQueued && !h.archived {
+				t.start(b, turn)
+			}
+			if turn.Status == thread.TurnRunning {
+				out.Background = append(out.Background, turn.Turn)
+			}
+		}
+		if b.Len() == 0 {
+			return nil
+		}
+		return t.commit(ctx, b)
+	})
+	return out, err
+}
+
+// claimNext returns the turn that the run row names, after claiming the next due one if it names none.
+func (t *tx) claimNext(b *pgx.Batch, h *held) *thread.Turn {
+	if h.turnID != "" {
+		return &h.running.Turn
+	}
+	turn := h.due(t.now)
+	if turn == nil || h.archived {
+		return nil
+	}
+	t.claim(b, h, turn, h.headMsg)
+	return &turn.Turn
+}
+
+// claim makes the run row name turn, and delivers m, the request it waited with (nil: a retry, which has its request).
+func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
+	t.start(b, turn)
+	b.Queue(`UPDATE runs SET turn_id = $2, stopping = false WHERE thread_id = $1`, h.threadID, turn.ID)
+	h.turnID, h.stopping, h.running = turn.ID, false, turn
+	if m != nil {
+		t.deliver(b, m, turn)
+	}
+}
+
+// start moves a queued turn to running. Its limits count from now.
+func (t *tx) start(b *pgx.Batch, turn *turnRow) {
+	turn.Status, turn.retryAt = thread.TurnRunning, nil
+	turn.Attempt++
+	if turn.StartedAt == nil {
+		turn.StartedAt = &t.now
+	}
+	b.Queue(`
+		UPDATE turns
+		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, stopping = false,
+			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
+			tool_failures = '{}', model_attempts = 0, error_code = NULL, error_detail = NULL
+		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
+	t.emitTurn(thread.TurnStartedEv, &turn.Turn)
+}
+
+// deliver marks a waiting message as loaded by turn, moves its time to now, and appends it to the turn's session. It
+// returns the entries that it appended, without positions.
+func (t *tx) deliver(b *pgx.Batch, m *thread.Message, turn *turnRow) []thread.Entry {
+	m.State, m.TurnID, m.CreatedAt = thread.MessageDelivered, turn.ID, t.now
+	seq := t.emitMessage(thread.MessageDeliveredEv, m)
+	b.Queue(`
+		UPDATE messages
+		SET state = 'delivered', turn_id = @turn, created_at = @now, seq = @seq
+		WHERE id = @id AND state = 'queued'`, pgx.NamedArgs{"id": m.ID, "turn": turn.ID, "now": t.now, "seq": seq})
+	entries := []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, MessageID: m.ID, Text: m.Text}}
+	for _, note := range messageNotes(m) {
+		entries = append(entries, thread.Entry{Kind: thread.EntryNote, TurnID: turn.ID, Text: note})
+	}
+	t.appendEntries(b, turn, entries)
+	return entries
+}
+
+// messageNotes is what the model is told about a message beside its text.
+func messageNotes(m *thread.Message) []string {
+	var notes []string
+	if len(m.Parts) > 1 {
+		note := fmt.Sprintf("The message above came as %d messages in a row, at", len(m.Parts))
+		for i, p := range m.Parts {
+			if i > 0 {
+				note += ","
+			}
+			note += " " + p.SentAt.UTC().Format("15:04:05")
+		}
+		notes = append(notes, note+" UTC. A later one may correct, narrow or add to an earlier one.")
+	}
+	if len(m.Attachments) > 0 {
+		notes = append(notes, fmt.Sprintf("Files attached to the message above, by id: %q.", m.Attachments))
+	}
+	if len(m.Mentions) > 0 {
+		notes = append(notes, fmt.Sprintf("Mentioned in the message above: %q.", m.Mentions))
+	}
+	return notes
+}
+
+// appendEntries queues entries at the end of the turn's session. The caller holds the run row (a background turn: its
+// own row) exclusively.
+func (t *tx) appendEntries(b *pgx.Batch, turn *turnRow, entries []thread.Entry) {
+	for _, e := range entries {
+		b.Queue(`
+			INSERT INTO entries (session_id, pos, kind, turn_id, round, message_id, text, reasoning)
+			SELECT @session, COALESCE(max(pos), -1) + 1, @kind, @turn, @round, NULLIF(@message, ''), @text, @reasoning
+			FROM entries
+			WHERE session_id = @session`,
+			pgx.NamedArgs{
+				"session": sessionID(&turn.Turn), "kind": string(e.Kind), "turn": turn.ID, "round": e.Round, "message": e.MessageID,
+				"text": e.Text, "reasoning": e.Reasoning,
+			})
+	}
+}
+
+// sessionID names the session that a turn writes: the thread's, or a background turn's own.
+func sessionID(t *thread.Turn) string {
+	if t.Kind == thread.Background {
+		return t.ID
+	}
+	return t.ThreadID
+}
+
+// AddBackground queues a background turn. It is shown the conversation turns that have finished by now, and request,
+// which is not part of the conversation.
+func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.Source, request string) (*thread.Turn, error) {
+	var out *thread.Turn
+	err := db.transact(ctx, "add background turn", func(ctx context.Context, t *tx) error {
+		end := int64(-1)
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			b.Queue(`
+				SELECT COALESCE(max(e.pos), -1)
+				FROM entries e
+				WHERE e.session_id = $1 AND e.pos < COALESCE((
+					SELECT min(o.pos) FROM entries o JOIN turns t ON t.id = o.turn_id
+					WHERE o.session_id = $1 AND t.finished_at IS NULL), 9223372036854775807)`, threadID).QueryRow(func(r pgx.Row) error {
+				return r.Scan(&end)
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if h.archived {
+			return thread.ErrArchived
+		}
+		turn := &turnRow{historyEnd: end, Turn: thread.Turn{
+			ID: newID("trn"), ThreadID: threadID, Source: source, Kind: thread.Background, Mode: thread.Chat,
+			Status: thread.TurnQueued, ReplyChannel: thread.ChannelWeb, CreatedAt: t.now,
+		}}
+		b := &pgx.Batch{}
+		insertTurn(b, turn)
+		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, Text: request}})
+		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
+		t.nudge(NudgeWork, turn.ID)
+		out = &turn.Turn
+		return t.commit(ctx, b)
+	})
+	return out, err
+}

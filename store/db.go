@@ -1,0 +1,267 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"bobbin/thread"
+)
+
+// Config says how to reach Postgres and what the limits are. A zero limit takes its default.
+type Config struct {
+	DSN            string        // URL or key=value form; it must reach Postgres itself, as LISTEN and session locks need it
+	MaxConns       int           // of the pool; default 20
+	TakeTimeout    time.Duration // statement_timeout of a take; default 2s
+	MaxAttachments int           // of a merged message; default 10
+	EventRetention time.Duration // how long events can be replayed; default 30 days
+
+	// OnNudge is called after a commit that wrote an outbox row. It must not block. Nil: the relay finds the row.
+	OnNudge func(Nudge)
+	// Point, if set, is called where a transaction holds its locks and has not yet written. Tests stop it there.
+	Point func(context.Context, Point)
+}
+
+// A Point is a named place inside a transaction.
+type Point string
+
+// The points: the locks are held and everything is read, nothing is written.
+const (
+	PointAccept   Point = "accept"
+	PointTake     Point = "take"
+	PointWithdraw Point = "withdraw"
+	PointStop     Point = "stop"
+	PointEnd      Point = "end"
+	PointClaim    Point = "claim"
+	PointReset    Point = "reset"
+	PointRound    Point = "round"
+	PointCall     Point = "call"
+)
+
+// DB is the store. It is safe for concurrent use; Close ends it.
+type DB struct {
+	pool *pgxpool.Pool
+	cfg  Config
+	wake *waker
+}
+
+// Open connects to a migrated database. It fails if Postgres cannot be reached.
+func Open(ctx context.Context, cfg Config) (*DB, error) {
+	cfg.TakeTimeout = defaulted(cfg.TakeTimeout, 2*time.Second)
+	cfg.MaxAttachments = defaulted(cfg.MaxAttachments, 10)
+	cfg.MaxConns = defaulted(cfg.MaxConns, 20)
+	cfg.EventRetention = defaulted(cfg.EventRetention, 30*24*time.Hour)
+	pc, err := pgxpool.ParseConfig(cfg.DSN)
+	if err != nil {
+		return nil, errors.New("open store: the database URL cannot be read") // the cause would quote the password
+	}
+	pc.MaxConns = int32(cfg.MaxConns)
+	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
+	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	db := &DB{pool: pool, cfg: cfg}
+	if err := db.Ping(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	db.wake = newWaker(db)
+	return db, nil
+}
+
+// Close waits for what is under way and closes all connections.
+func (db *DB) Close() {
+	db.wake.close()
+	db.pool.Close()
+}
+
+// Ping returns nil if Postgres answers.
+func (db *DB) Ping(ctx context.Context) error {
+	if err := db.pool.Ping(ctx); err != nil {
+		return wrap("ping", err)
+	}
+	return nil
+}
+
+func defaulted[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+func newID(prefix string) string {
+	id := uuid.Must(uuid.NewV7())
+	return prefix + "_" + strings.ReplaceAll(id.String(), "-", "")
+}
+
+// tx is one transaction. BEGIN travels with its first flush and COMMIT with its last.
+type tx struct {
+	db    *DB
+	conn  *pgxpool.Conn
+	begun bool
+
+	stream string    // the thread whose events it writes
+	now    time.Time // of the database, read under the event counter's lock
+	seq    int64     // of the last event
+	events []thread.Event
+	nudges []Nudge
+	stops  []string // turns told to stop
+}
+
+// retries of a transaction that Postgres broke off to undo a deadlock or a serialization failure, or that lost the race
+// for a key and must read the winner's row.
+const maxTries = 5
+
+func (db *DB) transact(ctx context.Context, op string, fn func(context.Context, *tx) error) error {
+	var err error
+	for range maxTries {
+		if err = db.once(ctx, fn); err == nil || !again(err) {
+			break
+		}
+	}
+	return wrap(op, err)
+}
+
+func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) error {
+	conn, err := db.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	t := &tx{db: db, conn: conn}
+	if err := fn(ctx, t); err != nil {
+		t.rollback(ctx)
+		return err
+	}
+	t.rollback(ctx) // of what decided to write nothing
+	db.wake.stop(t.stops)
+	if len(t.events) > 0 {
+		db.wake.thread(t.stream)
+	}
+	for _, n := range t.nudges {
+		if db.cfg.OnNudge != nil {
+			db.cfg.OnNudge(n)
+		}
+	}
+	return nil
+}
+
+// flush sends b in one round trip, inside the transaction.
+func (t *tx) flush(ctx context.Context, b *pgx.Batch) error {
+	if !t.begun {
+		begin := &pgx.QueuedQuery{SQL: "BEGIN"}
+		b.QueuedQueries = append([]*pgx.QueuedQuery{begin}, b.QueuedQueries...)
+		t.begun = true
+	}
+	return t.conn.SendBatch(ctx, b).Close()
+}
+
+// commit writes the events and nudges, sends b and commits, in one round trip.
+func (t *tx) commit(ctx context.Context, b *pgx.Batch) error {
+	t.queueEvents(b)
+	t.queueNudges(b)
+	b.Queue("COMMIT")
+	if err := t.flush(ctx, b); err != nil {
+		return err
+	}
+	t.begun = false
+	return nil
+}
+
+func (t *tx) rollback(ctx context.Context) {
+	if !t.begun || t.conn.Conn().IsClosed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if _, err := t.conn.Exec(ctx, "ROLLBACK"); err != nil {
+		_ = t.conn.Conn().Close(ctx) // the pool must not hand out a connection inside a transaction
+	}
+}
+
+func (t *tx) point(ctx context.Context, p Point) {
+	if t.db.cfg.Point != nil {
+		t.db.cfg.Point(ctx, p)
+	}
+}
+
+// Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	codeUnique      = "23505"
+	codeSerialize   = "40001"
+	codeDeadlock    = "40P01"
+	codeTextRefused = "22021" // a byte sequence that no text column takes
+)
+
+func again(err error) bool {
+	c := code(err)
+	return c == codeDeadlock || c == codeSerialize || c == codeUnique && constraint(err) == "deliveries_pkey"
+}
+
+func code(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.Code
+	}
+	return ""
+}
+
+func constraint(err error) string {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		return pe.ConstraintName
+	}
+	return ""
+}
+
+// wrap names the operation, and turns driver errors into the sentinels of package thread. It keeps no text of rows.
+func wrap(op string, err error) error {
+	var pe *pgconn.PgError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("%s: %w", op, thread.ErrNotFound)
+	case errors.As(err, &pe):
+		return fmt.Errorf("%s: postgres %s %s: %w", op, pe.Code, pe.ConstraintName, unavailable(pe.Code))
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), sentinel(err):
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return fmt.Errorf("%s: %w: %w", op, thread.ErrUnavailable, err)
+}
+
+// unavailable sorts a Postgres code: trouble of the connection, resources or an operator passes, the rest is ours.
+func unavailable(code string) error {
+	switch code[:2] {
+	case "08", "53", "57", "58", "40", "25", "55":
+		return thread.ErrUnavailable
+	}
+	return errInternal
+}
+
+var errInternal = errors.New("a statement failed")
+
+func sentinel(err error) bool {
+	for _, s := range []error{
+		thread.ErrNotFound, thread.ErrArchived, thread.ErrNoRunningTurn, thread.ErrStopping, thread.ErrNotSteerable,
+		thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn, thread.ErrKeyReused, thread.ErrConflict, thread.ErrUnauthorized,
+		thread.ErrUnavailable, thread.ErrFenced, thread.ErrMoved,
+	} {
+		if errors.Is(err, s) {
+			return true
+		}
+	}
+	var le *thread.LimitError
+	return errors.As(err, &le)
+}

@@ -1,0 +1,122 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+// held is what the run row's lock protects, read after it was taken.
+type held struct {
+	threadID string
+	ownerID  string
+	home     bool
+	archived bool
+
+	turnID   string // the conversation turn that the run row names
+	stopping bool
+	running  *turnRow
+
+	steeringID int64 // 0: nothing is queued
+	steering   *thread.Message
+
+	head    *turnRow // the waiting turn that is next
+	headMsg *thread.Message
+	last    *turnRow // the waiting turn at the end of the line; may be head
+	lastMsg *thread.Message
+}
+
+// lock takes the locks of the five operations on a thread, in one flush, and reads what they protect. extra may queue
+// more reads; they run under the locks. It returns ErrNotFound if there is no such thread.
+func (t *tx) lock(ctx context.Context, threadID string, extra func(*pgx.Batch)) (*held, error) {
+	h := &held{threadID: threadID}
+	b := &pgx.Batch{}
+	h.queueLocks(b)
+	h.queueReads(b)
+	if extra != nil {
+		extra(b)
+	}
+	t.lockStream(b, threadID)
+	if err := t.flush(ctx, b); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func (h *held) queueLocks(b *pgx.Batch) {
+	b.Queue(`
+		SELECT COALESCE(turn_id, ''), stopping
+		FROM runs
+		WHERE thread_id = $1
+		FOR NO KEY UPDATE`, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.turnID, &h.stopping) })
+	b.Queue(`
+		SELECT id
+		FROM steering
+		WHERE thread_id = $1 AND state = 'queued'
+		FOR UPDATE`, h.threadID).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := rows.Scan(&h.steeringID); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+}
+
+func (h *held) queueReads(b *pgx.Batch) {
+	b.Queue(`SELECT owner_id, home, status = 'archived' FROM threads WHERE id = $1`, h.threadID).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&h.ownerID, &h.home, &h.archived)
+	})
+	b.Queue(`SELECT`+messageColumns+`
+		FROM steering s
+		JOIN messages m ON m.id = s.message_id
+		WHERE s.thread_id = $1 AND s.state = 'queued'`, h.threadID).Query(first(&h.steering, scanMessage))
+	b.Queue(`SELECT`+turnColumns+`
+		FROM runs r
+		JOIN turns t ON t.id = r.turn_id
+		WHERE r.thread_id = $1`, h.threadID).Query(first(&h.running, scanTurn))
+	for order, dst := range map[string]struct {
+		turn **turnRow
+		msg  **thread.Message
+	}{"ASC": {&h.head, &h.headMsg}, "DESC": {&h.last, &h.lastMsg}} {
+		b.Queue(`SELECT`+turnColumns+`
+			FROM turns t
+			WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status = 'queued'
+			ORDER BY t.rank `+order+`
+			LIMIT 1`, h.threadID).Query(first(dst.turn, scanTurn))
+		b.Queue(`SELECT`+messageColumns+`
+			FROM (
+				SELECT id FROM turns
+				WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued'
+				ORDER BY rank `+order+`
+				LIMIT 1
+			) t
+			JOIN messages m ON m.turn_id = t.id AND m.state = 'queued'`, h.threadID).Query(first(dst.msg, scanMessage))
+	}
+}
+
+// due returns the waiting turn that may start now, or nil.
+func (h *held) due(now time.Time) *turnRow {
+	if h.head == nil || h.head.retryAt != nil && h.head.retryAt.After(now) {
+		return nil
+	}
+	return h.head
+}
+
+// frontRank is a rank before all waiting turns; backRank one behind them.
+func (h *held) frontRank() int64 {
+	if h.head == nil {
+		return 0
+	}
+	return h.head.rank - 1
+}
+
+func (h *held) backRank() int64 {
+	if h.last == nil {
+		return 0
+	}
+	return h.last.rank + 1
+}

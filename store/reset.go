@@ -1,0 +1,69 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+// Reset archives a thread: its turns are cancelled, what waits is withdrawn and returned, messages and turns are kept.
+// The owner's next message to "home" opens a fresh thread. ErrArchived: it was reset before.
+func (db *DB) Reset(ctx context.Context, ownerID, threadID string) (Stopped, error) {
+	var out Stopped
+	if threadID == Home {
+		var err error
+		if threadID, err = db.homeID(ctx, ownerID); err != nil {
+			return out, wrap("reset", err)
+		}
+	}
+	err := db.transact(ctx, "reset", func(ctx context.Context, t *tx) error {
+		out = Stopped{}
+		var turns []*turnRow
+		var messages []*thread.Message
+		e := &end{tx: t, b: &pgx.Batch{}}
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) { queueLive(b, threadID, &turns, &messages) })
+		if err != nil {
+			return err
+		}
+		e.held = h
+		t.point(ctx, PointReset)
+		switch {
+		case h.ownerID != ownerID:
+			return thread.ErrNotFound
+		case h.archived:
+			return thread.ErrArchived
+		}
+		return e.reset(ctx, turns, messages, &out)
+	})
+	return out, err
+}
+
+func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Message, out *Stopped) error {
+	if e.steering != nil {
+		out.give(e.withdrawSteering(e.b, e.held))
+	}
+	for _, m := range messages {
+		out.give(e.withdraw(e.b, m))
+	}
+	for _, turn := range turns {
+		out.Turns = append(out.Turns, turn.ID)
+		if turn.Status != thread.TurnRunning {
+			e.cancel(e.b, turn)
+			continue
+		}
+		reads := &pgx.Batch{}
+		e.queueReads(reads, turn.ID)
+		if err := e.flush(ctx, reads); err != nil {
+			return err
+		}
+		e.settle(thread.TurnCancelled, nil)
+		e.nudge(NudgeStop, turn.ID)
+		e.stops = append(e.stops, turn.ID)
+	}
+	e.b.Queue(`UPDATE runs SET turn_id = NULL, stopping = false WHERE thread_id = $1`, e.threadID)
+	e.b.Queue(`UPDATE threads SET status = 'archived', archived_at = $2 WHERE id = $1`, e.threadID, e.now)
+	e.emit(thread.ThreadReset, "", map[string]any{"thread_id": e.threadID})
+	return e.commit(ctx, e.b)
+}

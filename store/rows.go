@@ -1,0 +1,99 @@
+package store
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+const messageColumns = `
+	m.id, m.role, m.text, m.state, COALESCE(m.turn_id, ''), m.channel, COALESCE(m.reply_to, ''), m.stopped, m.created_at,
+	(SELECT json_agg(json_build_object('text', p.text, 'sent_at', p.sent_at, 'client_id', p.client_id) ORDER BY p.n)
+		FROM message_parts p WHERE p.message_id = m.id),
+	ARRAY(SELECT a.file_id FROM message_attachments a WHERE a.message_id = m.id ORDER BY a.n),
+	ARRAY(SELECT t.target FROM message_mentions t WHERE t.message_id = m.id ORDER BY t.n)`
+
+func scanMessage(r pgx.Row) (*thread.Message, error) {
+	m := &thread.Message{Parts: []thread.Part{}}
+	var parts []byte
+	err := r.Scan(&m.ID, &m.Role, &m.Text, &m.State, &m.TurnID, &m.Channel, &m.ReplyTo, &m.Stopped, &m.CreatedAt,
+		&parts, &m.Attachments, &m.Mentions)
+	if err != nil {
+		return nil, err
+	}
+	m.CreatedAt = m.CreatedAt.UTC()
+	if parts != nil {
+		err = json.Unmarshal(parts, &m.Parts)
+	}
+	return m, err
+}
+
+// turnRow is a turn with what only the store needs.
+type turnRow struct {
+	thread.Turn
+	rank       int64
+	failures   int
+	retryAt    *time.Time
+	stopping   bool
+	historyEnd int64
+	steps      int
+	nextTurnID string
+	attempts   int // model attempts, which deltas are told apart by
+
+	limit thread.Counters
+}
+
+const turnColumns = `
+	t.id, t.thread_id, t.source, t.kind, t.mode, t.status, t.rank, COALESCE(t.follow_up_of, ''), t.reply_channel,
+	t.created_at, t.started_at, t.finished_at, t.attempt, t.failures, t.retry_at, t.stopping, t.history_end, t.rounds, t.tool_calls,
+	t.steps, t.input_tokens, t.output_tokens, t.cost_usd, COALESCE(t.answer_id, ''), COALESCE(t.next_turn_id, ''),
+	COALESCE(t.error_code, ''), COALESCE(t.error_detail, ''),
+	t.limit_since, t.limit_rounds, t.limit_tool_calls, t.empty_retries, t.malformed_retries, t.tool_failures, t.wrap_up_warned,
+	t.model_failures, t.model_attempts, clock_timestamp()`
+
+func scanTurn(r pgx.Row) (*turnRow, error) {
+	var t turnRow
+	var e thread.TurnError
+	var since *time.Time
+	var now time.Time
+	err := r.Scan(&t.ID, &t.ThreadID, &t.Source, &t.Kind, &t.Mode, &t.Status, &t.rank, &t.FollowUpOf, &t.ReplyChannel,
+		&t.CreatedAt, &t.StartedAt, &t.FinishedAt, &t.Attempt, &t.failures, &t.retryAt, &t.stopping, &t.historyEnd, &t.Rounds, &t.ToolCalls,
+		&t.steps, &t.Usage.InputTokens, &t.Usage.OutputTokens, &t.Usage.CostUSD, &t.Answer, &t.nextTurnID,
+		&e.Code, &e.Detail,
+		&since, &t.limit.Rounds, &t.limit.ToolCalls, &t.limit.EmptyRetries, &t.limit.MalformedRetries, &t.limit.ToolFailures,
+		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.attempts, &now)
+	if err != nil {
+		return nil, err
+	}
+	if e.Code != "" {
+		t.Error = &e
+	}
+	if since != nil {
+		t.limit.Elapsed = max(0, now.Sub(*since))
+	}
+	t.CreatedAt = t.CreatedAt.UTC()
+	return &t, nil
+}
+
+// collect turns a queued query's rows into a slice.
+func collect[T any](dst *[]*T, scan func(pgx.Row) (*T, error)) func(pgx.Rows) error {
+	return func(rows pgx.Rows) (err error) {
+		*dst, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (*T, error) { return scan(r) })
+		return err
+	}
+}
+
+// first keeps the only row of a queued query, or leaves dst nil.
+func first[T any](dst **T, scan func(pgx.Row) (*T, error)) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var list []*T
+		if err := collect(&list, scan)(rows); err != nil || len(list) == 0 {
+			return err
+		}
+		*dst = list[0]
+		return nil
+	}
+}

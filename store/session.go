@@ -1,0 +1,161 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+// Work is all that a stint needs to go on with a turn.
+type Work struct {
+	Turn     thread.Turn
+	Ref      TurnRef
+	Session  thread.Session
+	Counters thread.Counters
+	// Answered: the turn's last round is its answer, and only its end is missing.
+	Answered bool
+	// Open are the calls of the turn that have no result, in order. One that is Started has an outcome that nobody knows.
+	Open []thread.Call
+	// ModelAttempt is the number that deltas of the next model call carry.
+	ModelAttempt int
+	Waiting      int // conversation turns that wait behind this one, and the message on the steering row
+}
+
+// Attempt names an activity that drives a turn, so that it can be failed from outside if its worker dies.
+type Attempt struct {
+	WorkerID   string
+	TurnID     string
+	WorkflowID string
+	RunID      string
+	ActivityID string
+}
+
+// Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, and reads the
+// turn's work. Errors are those of Load.
+func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
+	var shown bool
+	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &shown) }
+	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
+		if turn.Attempt != attempt {
+			return thread.ErrFenced
+		}
+		b.Queue(`UPDATE turns SET model_attempts = model_attempts + 1, driven_at = $2 WHERE id = $1`, ref.ID, t.now)
+		queueAttempt(b, a)
+		t.void(ref, shown, "resumed")
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return db.Load(ctx, ref, attempt)
+}
+
+// Load reads a turn's work. ErrFenced: the turn runs no more, is stopping, or is another attempt than the one given.
+func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error) {
+	var turn *turnRow
+	var fenced bool
+	w := &Work{Ref: ref}
+	var last struct {
+		n       int
+		outcome RoundOutcome
+	}
+	b := &pgx.Batch{}
+	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&turn, scanTurn))
+	b.Queue(`
+		SELECT t.status <> 'running' OR t.stopping OR t.attempt <> $2 OR t.kind = 'conversation' AND (r.turn_id IS DISTINCT FROM t.id OR r.stopping),
+			(SELECT count(*) FROM turns o WHERE o.thread_id = t.thread_id AND o.kind = 'conversation' AND o.status = 'queued') +
+			(SELECT count(*) FROM steering s WHERE s.thread_id = t.thread_id AND s.state = 'queued')
+		FROM turns t
+		JOIN runs r ON r.thread_id = t.thread_id
+		WHERE t.id = $1`, ref.ID, attempt).QueryRow(func(r pgx.Row) error { return r.Scan(&fenced, &w.Waiting) })
+	b.Queue(`SELECT n, outcome FROM rounds WHERE turn_id = $1 ORDER BY n DESC LIMIT 1`, ref.ID).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			if err := rows.Scan(&last.n, &last.outcome); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
+	queueSession(b, ref, &w.Session)
+	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, wrap("load turn", err)
+	}
+	if fenced {
+		return nil, wrap("load turn", thread.ErrFenced)
+	}
+	w.Turn, w.Counters, w.ModelAttempt = turn.Turn, turn.limit, turn.attempts
+	w.Answered = last.n > 0 && last.outcome == RoundAnswer
+	w.Session.End = sessionEnd(w)
+	for _, e := range w.Session.Entries {
+		for _, c := range e.Calls {
+			if c.TurnID == ref.ID && c.State.Open() {
+				w.Open = append(w.Open, c)
+			}
+		}
+	}
+	return w, nil
+}
+
+// queueSession reads a turn's session, each call beside the entry of its round. A background turn is shown the
+// conversation up to its history's end, then its own entries.
+func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
+	scope := `e.session_id = @session`
+	if ref.Background {
+		scope = `(e.session_id = @session OR e.session_id = @thread AND e.pos <= (SELECT history_end FROM turns WHERE id = @session))`
+	}
+	args := pgx.NamedArgs{"session": ref.session(), "thread": ref.ThreadID}
+	b.Queue(`
+		SELECT e.pos, e.kind, e.turn_id, e.round, COALESCE(e.message_id, ''), e.text, e.reasoning
+		FROM entries e
+		WHERE `+scope+`
+		ORDER BY e.session_id = @session AND @session <> @thread, e.pos`, args).Query(func(rows pgx.Rows) (err error) {
+		s.Entries, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (e thread.Entry, err error) {
+			err = r.Scan(&e.Pos, &e.Kind, &e.TurnID, &e.Round, &e.MessageID, &e.Text, &e.Reasoning)
+			return e, err
+		})
+		return err
+	})
+	b.Queue(`
+		SELECT c.turn_id, c.round, c.idx, c.provider_id, c.name, c.arguments, c.state, COALESCE(c.result, '')
+		FROM entries e
+		JOIN calls c ON c.turn_id = e.turn_id AND c.round = e.round
+		WHERE e.kind = 'assistant' AND `+scope+`
+		ORDER BY c.turn_id, c.round, c.idx`, args).Query(func(rows pgx.Rows) error {
+		calls, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c thread.Call, err error) {
+			err = r.Scan(&c.TurnID, &c.Round, &c.Index, &c.ID, &c.Name, &c.Arguments, &c.State, &c.Result)
+			return c, err
+		})
+		attach(s.Entries, calls)
+		return err
+	})
+}
+
+func attach(entries []thread.Entry, calls []thread.Call) {
+	type key struct {
+		turn  string
+		round int
+	}
+	byRound := map[key][]thread.Call{}
+	for _, c := range calls {
+		k := key{c.TurnID, c.Round}
+		byRound[k] = append(byRound[k], c)
+	}
+	for i := range entries {
+		if e := &entries[i]; e.Kind == thread.EntryAssistant && e.Round > 0 {
+			e.Calls = byRound[key{e.TurnID, e.Round}]
+		}
+	}
+}
+
+// sessionEnd is the last position of the session that the turn writes.
+func sessionEnd(w *Work) int64 {
+	end := int64(-1)
+	for _, e := range w.Session.Entries {
+		if !w.Ref.Background || e.TurnID == w.Ref.ID {
+			end = e.Pos
+		}
+	}
+	return end
+}

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
+)
+
+// WithdrawSteering takes the message on the steering row back. ErrNotFound: none waits there. ErrAlreadyDelivered cannot
+// be told from that here; WithdrawMessage can.
+func (db *DB) WithdrawSteering(ctx context.Context, ownerID, threadID string) (thread.Withdrawn, error) {
+	var out thread.Withdrawn
+	err := db.onThread(ctx, "withdraw", ownerID, threadID, func(ctx context.Context, t *tx, threadID string) error {
+		h, err := t.lock(ctx, threadID, nil)
+		if err != nil {
+			return err
+		}
+		t.point(ctx, PointWithdraw)
+		if h.ownerID != ownerID || h.steering == nil {
+			return thread.ErrNotFound
+		}
+		b := &pgx.Batch{}
+		out = t.withdrawSteering(b, h)
+		return t.commit(ctx, b)
+	})
+	return out, err
+}
+
+// WithdrawMessage takes back any message that still waits, on the steering row or as a turn, which is then cancelled. It
+// returns ErrNotFound, ErrAlreadyDelivered or ErrAlreadyWithdrawn.
+func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string) (thread.Withdrawn, error) {
+	var out thread.Withdrawn
+	threadID, err := db.threadOf(ctx, "messages", ownerID, messageID)
+	if err != nil {
+		return out, wrap("withdraw", err)
+	}
+	err = db.transact(ctx, "withdraw", func(ctx context.Context, t *tx) error {
+		var m *thread.Message
+		var turn *turnRow
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			b.Queue(`SELECT`+messageColumns+`FROM messages m WHERE m.id = $1`, messageID).Query(first(&m, scanMessage))
+			b.Queue(`SELECT`+turnColumns+`FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.id = $1`, messageID).Query(first(&turn, scanTurn))
+		})
+		if err != nil {
+			return err
+		}
+		t.point(ctx, PointWithdraw)
+		switch {
+		case m.State == thread.MessageDelivered:
+			return thread.ErrAlreadyDelivered
+		case m.State == thread.MessageWithdrawn:
+			return thread.ErrAlreadyWithdrawn
+		}
+		b := &pgx.Batch{}
+		if h.steering != nil && h.steering.ID == m.ID {
+			out = t.withdrawSteering(b, h)
+		} else {
+			out = t.withdraw(b, m)
+			t.cancel(b, turn)
+		}
+		return t.commit(ctx, b)
+	})
+	return out, err
+}
+
+func (t *tx) withdrawSteering(b *pgx.Batch, h *held) thread.Withdrawn {
+	b.Queue(`UPDATE steering SET state = 'withdrawn', settled_at = $2 WHERE id = $1`, h.steeringID, t.now)
+	out := t.withdraw(b, h.steering)
+	h.steering, h.steeringID = nil, 0
+	return out
+}
+
+func (t *tx) withdraw(b *pgx.Batch, m *thread.Message) thread.Withdrawn {
+	m.State = thread.MessageWithdrawn
+	b.Queue(`UPDATE messages SET state = 'withdrawn' WHERE id = $1 AND state = 'queued'`, m.ID)
+	t.emitMessage(thread.MessageWithdrawnEv, m)
+	return thread.Withdrawn{MessageID: m.ID, Text: m.Text, Attachments: m.Attachments, Mentions: m.Mentions}
+}
+
+// cancel ends a turn that waits.
+func (t *tx) cancel(b *pgx.Batch, turn *turnRow) {
+	turn.Status, turn.FinishedAt = thread.TurnCancelled, &t.now
+	b.Queue(`
+		UPDATE turns
+		SET status = 'cancelled', finished_at = $2, retry_at = NULL
+		WHERE id = $1 AND status IN ('queued', 'waiting')`, turn.ID, t.now)
+	t.emitTurn(thread.TurnCancelledEv, &turn.Turn)
+}
