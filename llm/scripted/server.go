@@ -24,7 +24,7 @@ type Options struct {
 	Models []string
 	// Refuse names fields of a request that are refused with a 400 as unknown, as older servers do with stream_options.
 	Refuse []string
-	// Keep bounds how many requests are remembered, the newest; 0: all.
+	// Keep bounds how many requests, and how many refusals, are remembered: the newest; 0: all.
 	Keep int
 	// Fast skips every Delay and TokenDelay.
 	Fast bool
@@ -117,30 +117,38 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		return // the client went, or sent too much
+		s.refuse(w, &Refusal{http.StatusRequestEntityTooLarge, "The request is too large.", "invalid_request_error", "", ""})
+		return
 	}
 	req, refusal := s.accept(r, body)
 	if refusal != nil {
-		s.mu.Lock()
-		s.refusals = append(s.refusals, refusal)
-		s.announce()
-		s.mu.Unlock()
-		refusal.write(w)
+		s.refuse(w, refusal)
 		return
 	}
 	rec := s.record(&req)
-	defer context.AfterFunc(r.Context(), func() { s.mark(&rec.Gone) })()
+	defer context.AfterFunc(r.Context(), func() { s.mark(rec, &rec.Gone) })()
 	if s.opt.OnRequest != nil {
 		s.opt.OnRequest(req)
 	}
 	st := stage{w: w, ctx: r.Context(), closed: s.closed, fast: s.opt.Fast, req: req, reply: s.playFor(req)(req)}
 	ok := st.play()
 	if r.Context().Err() == nil {
-		s.mark(&rec.Finished)
+		s.mark(rec, &rec.Finished)
 	}
 	if !ok {
 		panic(http.ErrAbortHandler) // closes the connection with the reply unfinished
 	}
+}
+
+func (s *Server) refuse(w http.ResponseWriter, r *Refusal) {
+	s.mu.Lock()
+	s.refusals = append(s.refusals, r)
+	if over := len(s.refusals) - s.opt.Keep; s.opt.Keep > 0 && over > 0 {
+		s.refusals = slices.Delete(s.refusals, 0, over)
+	}
+	s.announce()
+	s.mu.Unlock()
+	r.write(w)
 }
 
 // accept checks a request as the provider does.
@@ -181,12 +189,14 @@ func (s *Server) record(req *Request) *Request {
 	return &rec
 }
 
-// mark sets one of a remembered request's times.
-func (s *Server) mark(at *time.Time) {
+// mark sets how a remembered request ended. The first end counts.
+func (s *Server) mark(rec *Request, at *time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	*at = time.Now()
-	s.announce()
+	if rec.Finished.IsZero() && rec.Gone.IsZero() {
+		*at = time.Now()
+		s.announce()
+	}
 }
 
 // announce wakes who waits. s.mu is held.
@@ -215,7 +225,7 @@ func (s *Server) RequestsOf(marker string) []Request {
 	return slices.DeleteFunc(s.Requests(), func(r Request) bool { return !r.Mentions(marker) })
 }
 
-// Refusals returns the requests' faults so far. A test of a client that mends its shape expects none.
+// Refusals returns what was refused so far, but for wrong keys. A test of a client that mends its shape expects none.
 func (s *Server) Refusals() []*Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()

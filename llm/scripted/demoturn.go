@@ -1,0 +1,174 @@
+package scripted
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A turn is what the demo sees in a request. A turn begins after the assistant's last message without calls.
+type turn struct {
+	req      Request
+	ask      string   // what began the turn: the last message before the assistant's first in it, or the note if there is none
+	steering []string // what was loaded later in the turn
+	news     []string // the part of steering that the assistant has not seen before
+	earlier  []string // what people wrote before ask
+	rounds   int      // how often the assistant has called tools in the turn
+}
+
+func turnOf(r Request) turn {
+	start := 0
+	for i, m := range r.Messages {
+		if m.Role == "assistant" && len(m.Calls) == 0 {
+			start = i + 1
+		}
+	}
+	t, note := turn{req: r}, ""
+	people, began := []string(nil), -1 // who wrote outside of the turn's rounds, and where last
+	for i, m := range r.Messages {
+		switch {
+		case m.Role == "assistant" && i >= start:
+			t.rounds++
+			t.news = nil
+		case m.Role == "user" && !m.isPerson() && i >= start && t.rounds == 0:
+			note = strings.TrimSpace(strings.TrimPrefix(m.Text, NoteTag))
+		case !m.isPerson():
+		case t.rounds > 0:
+			t.steering, t.news = append(t.steering, m.Text), append(t.news, m.Text)
+		default:
+			people, began = append(people, strings.TrimSpace(m.Text)), i
+		}
+	}
+	if n := len(people); n > 0 && began >= start {
+		t.ask, people = people[n-1], people[:n-1]
+	}
+	t.earlier, t.ask = people, or(t.ask, note)
+	return t
+}
+
+// lines splits messages at their blank lines, where Bobbin joined what came in a row.
+func (t turn) lines(messages []string) []string {
+	var lines []string
+	for _, m := range messages {
+		for line := range strings.SplitSeq(m, "\n\n") {
+			if line = strings.TrimRight(cut(oneLine(line), 160), "."); line != "" {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}
+
+// limits names what was taken in, for headings and steps.
+func (t turn) limits() string {
+	var limits []string
+	for _, line := range t.lines(t.steering) {
+		if !enough.MatchString(line) {
+			limits = append(limits, lowerFirst(line))
+		}
+	}
+	if len(limits) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(limits, "; ") + ")"
+}
+
+// takenIn is the part of an answer that lists what was taken in on the way; empty if nothing was.
+func (t turn) takenIn() string {
+	lines := t.lines(t.steering)
+	if len(lines) == 0 {
+		return ""
+	}
+	return "\n\n### Taken in on the way\n\n" + bullets(lines)
+}
+
+// results quotes the last results.
+func (t turn) results(what string) string {
+	results := t.req.Results()
+	if len(results) == 0 {
+		return "There is no result to show."
+	}
+	var b strings.Builder
+	for i, m := range results {
+		if i > 0 {
+			b.WriteString("\n\n")
+		}
+		fmt.Fprintf(&b, "%s says:\n\n%s", what, quote(cut(m.Text, 800)))
+	}
+	return b.String()
+}
+
+// wantsSummary recognises a request for a summary of the conversation, which offers no tools.
+func (t turn) wantsSummary() bool {
+	if len(t.req.Tools) > 0 {
+		return false
+	}
+	last := t.req.Messages[len(t.req.Messages)-1]
+	system := strings.Join(t.req.Texts("system"), "\n")
+	return (last.Role == "user" && !last.isPerson() && mentionsSummary(last.Text)) || mentionsSummary(cut(firstLine(system), 60))
+}
+
+func mentionsSummary(s string) bool {
+	s = strings.ToLower(s)
+	return strings.Contains(s, "summarise") || strings.Contains(s, "summarize") || strings.Contains(s, "summary")
+}
+
+func (t turn) summary() string {
+	var said []string
+	for _, m := range t.req.Messages {
+		if m.isPerson() {
+			said = append(said, m.Text)
+		}
+	}
+	if len(said) == 0 {
+		return "Nothing was said yet."
+	}
+	return "What was said so far:\n\n" + bullets(said)
+}
+
+func bullets(items []string) string {
+	var b strings.Builder
+	for _, item := range items {
+		b.WriteString("- " + cut(oneLine(item), 200) + "\n")
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func quote(s string) string {
+	return "> " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n> ")
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return strings.TrimSpace(line)
+}
+
+// cut shortens s to n characters.
+func cut(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func lowerFirst(s string) string { return mapFirst(s, unicode.ToLower) }
+
+func upperFirst(s string) string { return mapFirst(s, unicode.ToUpper) }
+
+func mapFirst(s string, f func(rune) rune) string {
+	r, size := utf8.DecodeRuneInString(s)
+	if size == 0 {
+		return s
+	}
+	return string(f(r)) + s[size:]
+}
