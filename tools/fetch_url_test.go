@@ -400,12 +400,56 @@ func TestFetchURLHangsUpWhenTheTurnIsStopped(t *testing.T) {
 	<-hungUp
 }
 
+func TestMarkdownKeepsTheShapeOfTables(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ page, want string }{
+		"rows of data": {
+			"<table><caption>Prices</caption><thead><tr><th>what<th>how <i>much</i></thead><tbody><tr><td>tea<td><p>1</p><p>2</p><tr><td>x</tbody></table>after",
+			"Prices\n\n| what | how *much* |\n|---|---|\n| tea | 1 2 |\n\nx\n\nafter",
+		},
+		"a page laid out as one": {
+			"<table><tr><td><h2>Menu</h2><td><table><tr><td>a<td>b<tr><td>c<td>d</table></table>",
+			"## Menu\n\n| a | b |\n|---|---|\n| c | d |",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, got, _ := strings.Cut(markdown(c.page, &url.URL{}), "\n\n")
+			require.Empty(t, cmp.Diff(c.want+"\n", got))
+		})
+	}
+}
+
+// Each of these made gigabytes of a small page, or ran for minutes, with the library's own means.
+func TestMarkdownStaysInProportionToThePage(t *testing.T) {
+	t.Parallel()
+	for name, page := range map[string]string{
+		"a cell that spans millions":   "<table><tr><th>x<th>y<tr><td colspan=9999999 rowspan=9999999>a<td>b</table>",
+		"a wide row and many narrow":   "<table><tr>" + strings.Repeat("<td>a", 10_000) + strings.Repeat("<tr><td>b<td>c", 10_000),
+		"a long cell and many short":   "<table><tr><td>" + strings.Repeat("x", 50_000) + "<td>y" + strings.Repeat("<tr><td>b<td>c", 10_000),
+		"quotes in quotes":             strings.Repeat("<blockquote>", 400) + strings.Repeat("<p>x", 10_000),
+		"lists in lists":               strings.Repeat("<ul><li>", 200) + strings.Repeat("<p>x", 10_000),
+		"tables in tables":             strings.Repeat("<table><tr><td>a<td>", 100) + strings.Repeat("<p>x", 10_000),
+		"elements that are not closed": strings.Repeat("<b><i>", 10_000),
+		"a list that counts from far":  "<ol start=999999999999999999>" + strings.Repeat("<li>a", 10_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Less(t, len(markdown(page, &url.URL{})), inProportion(page))
+		})
+	}
+}
+
+// inProportion allows a prefix of two bytes for each nested quote before every character, and more.
+func inProportion[T string | []byte](page T) int { return 3*maxNesting*len(page) + 1000 }
+
 func FuzzPageTextNeverBreaks(f *testing.F) {
 	f.Add([]byte("<p>a"), "text/html")
 	f.Add([]byte("<table><tr><td colspan=9999999>a"), "text/html; charset=utf-16")
 	f.Add([]byte("<base href=http://x><a href='%zz'>\x00"), "text/html")
 	at := &url.URL{Scheme: "https", Host: "example.com", Path: "/a"}
-	f.Fuzz(func(_ *testing.T, body []byte, header string) {
-		_, _ = pageText(body, mediaType(header), header, at)
+	f.Fuzz(func(t *testing.T, body []byte, header string) {
+		text, _ := pageText(body, mediaType(header), header, at)
+		require.Less(t, len(text), inProportion(body))
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/JohannesKaufmann/html-to-markdown/v2/converter"
 	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/base"
 	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/commonmark"
-	"github.com/JohannesKaufmann/html-to-markdown/v2/plugin/table"
 	"golang.org/x/net/html"
 	"golang.org/x/net/html/atom"
 	"golang.org/x/net/html/charset"
@@ -90,16 +89,18 @@ func validUTF8(b []byte) bool {
 
 // toMarkdown is safe for concurrent use. It escapes nothing: the text is read, not rendered.
 var toMarkdown = sync.OnceValue(func() *converter.Converter {
-	return converter.NewConverter(
+	c := converter.NewConverter(
 		converter.WithEscapeMode(converter.EscapeModeDisabled),
-		converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin(), table.NewTablePlugin()),
+		converter.WithPlugins(base.NewBasePlugin(), commonmark.NewCommonmarkPlugin()),
 	)
+	registerTables(c)
+	return c
 })
 
 // markdown returns an HTML page as its title, its address and Markdown with whole addresses in its links.
 func markdown(page string, at *url.URL) string {
 	doc, err := html.Parse(strings.NewReader(page))
-	if err != nil { // nested too deep: more than 512 elements
+	if err != nil || nesting(doc) > maxNesting { // the parser's own limit is 512 elements of any kind
 		return bareText(page)
 	}
 	title := prepare(doc)
@@ -112,6 +113,22 @@ func markdown(page string, at *url.URL) string {
 		text = []byte("[The page holds no text. It may need a browser to show it.]")
 	}
 	return fmt.Sprintf("Title: %s\nAddress: %s\n\n%s\n", title, at, text)
+}
+
+// maxNesting is how deep lists, quotes and tables may be nested. The converter writes a prefix before each line for each
+// of them, so a small page could become a very great one.
+const maxNesting = 24
+
+func nesting(n *html.Node) int {
+	deepest := 0
+	for child := range n.ChildNodes() {
+		deepest = max(deepest, nesting(child))
+	}
+	switch n.DataAtom {
+	case atom.Blockquote, atom.Ol, atom.Table, atom.Ul:
+		deepest++
+	}
+	return deepest
 }
 
 // prepare returns the title and takes away what is not text: pictures written into the page, drawings, templates.
