@@ -1,0 +1,65 @@
+package agent
+
+import (
+	_ "embed"
+	"errors"
+	"strings"
+	"time"
+
+	"bobbin/thread"
+)
+
+// Spec is what makes one agent differ from another.
+type Spec struct {
+	System string
+	Tools  []thread.ToolSpec
+	Limits Limits
+	// Check says what is wrong with the form of a final answer; nil: nothing.
+	Check func(thread.Reply) error
+}
+
+// Limits bound a turn. They count from its claim, or from the last message that was loaded into it.
+type Limits struct {
+	Rounds       int           // then a wrap-up round without tools
+	Duration     time.Duration // likewise
+	ToolCalls    int           // likewise
+	WrapUp       time.Duration // how long the wrap-up round may take
+	ToolFailures int           // consecutive failures after which a tool is taken away
+	ModelRetries int           // of one round's model call after temporary errors
+	LongWait     time.Duration // a wait before a retry that is longer is left to the workflow
+}
+
+// DefaultLimits are those of a chat turn.
+var DefaultLimits = Limits{
+	Rounds: 40, Duration: 40 * time.Minute, ToolCalls: 400, WrapUp: 2 * time.Minute, ToolFailures: 5, ModelRetries: 3,
+	LongWait: 10 * time.Second,
+}
+
+//go:embed prompts/chat.md
+var chatPrompt string
+
+//go:embed prompts/background.md
+var backgroundPrompt string
+
+// Chat is the agent of conversation turns.
+func Chat(tools []thread.ToolSpec, limits Limits) Spec {
+	return Spec{System: strings.TrimSpace(chatPrompt), Tools: tools, Limits: limits, Check: CheckAnswer}
+}
+
+// Background is the agent of turns that nobody watches.
+func Background(tools []thread.ToolSpec, limits Limits) Spec {
+	return Spec{System: strings.TrimSpace(backgroundPrompt), Tools: tools, Limits: limits, Check: CheckAnswer}
+}
+
+// CheckAnswer refuses replies whose form is broken: a tool call that was announced and not made, or one written out as
+// text, which some models do when their template and the provider disagree.
+func CheckAnswer(r thread.Reply) error {
+	text := strings.TrimSpace(r.Text)
+	switch {
+	case r.Finish == thread.FinishCalls && len(r.Calls) == 0:
+		return errors.New("it announced a tool call and made none")
+	case strings.HasPrefix(text, "<tool_call>"), strings.HasPrefix(text, "<function="), strings.HasPrefix(text, "<|tool"):
+		return errors.New("it wrote a tool call as text")
+	}
+	return nil
+}

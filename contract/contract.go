@@ -1,0 +1,188 @@
+// Package contract is the wire between the API, the workflows and the activities: every name and every payload that
+// crosses Temporal. Payloads hold ids, counters and enums, never what was said, tool arguments or secrets; histories keep
+// them for as long as the namespace says. A change here is a question of replay: running workflows were started with, and
+// will be replayed with, what stood here before.
+package contract
+
+import (
+	"time"
+
+	"bobbin/thread"
+)
+
+// TaskQueue is the one queue of workflows and activities.
+const TaskQueue = "bobbin"
+
+// Workflow types, and the ids of their executions.
+const (
+	ThreadWorkflow     = "thread"
+	BackgroundWorkflow = "background"
+)
+
+// ThreadWorkflowID is the id of a thread's workflow.
+func ThreadWorkflowID(threadID string) string { return "thread/" + threadID }
+
+// TurnWorkflowID is the id of a background turn's workflow.
+func TurnWorkflowID(turnID string) string { return "turn/" + turnID }
+
+// Signals of the thread workflow.
+const (
+	NudgeSignal    = "nudge"
+	ProgressSignal = "progress"
+)
+
+// Activities. A tool with side effects is an activity under the tool's own name.
+const (
+	ClaimActivity = "claim" // local
+	EndActivity   = "end"   // local
+	StintActivity = "stint"
+)
+
+// Search attributes, all keywords.
+const (
+	ThreadAttribute = "BobbinThread"
+	OwnerAttribute  = "BobbinOwner"
+	TurnAttribute   = "BobbinTurn"   // the running turn, or the last one
+	SourceAttribute = "BobbinSource" // of that turn
+	StatusAttribute = "BobbinStatus" // of that turn, or "idle"
+)
+
+// SearchAttributes are the names to register, all of type keyword.
+var SearchAttributes = []string{ThreadAttribute, OwnerAttribute, TurnAttribute, SourceAttribute, StatusAttribute}
+
+// WorkerGone is the error type with which another worker fails the attempt of a dead one. It is retried.
+const WorkerGone = "WorkerGone"
+
+// A Nudge says that there is something to look at. What there is stands in Postgres.
+type Nudge struct {
+	Kind   NudgeKind `json:"kind"`
+	TurnID string    `json:"turn_id,omitempty"`
+}
+
+// NudgeKind says what a nudge is about.
+type NudgeKind string
+
+// The kinds of nudge.
+const (
+	NudgeWork       NudgeKind = "work"       // a conversation turn waits, or the sweep found a thread that stands still
+	NudgeBackground NudgeKind = "background" // a background turn waits, or has ended
+	NudgeStop       NudgeKind = "stop"       // TurnID has been told to stop
+)
+
+// ThreadInput starts a thread's workflow, or goes on with it after a roll-over.
+type ThreadInput struct {
+	ThreadID string     `json:"thread_id"`
+	Children []string   `json:"children,omitempty"` // background turns whose workflows were started
+	Lines    []TurnLine `json:"lines,omitempty"`    // what the UI shows of the last turns
+}
+
+// TurnLine is what the UI shows of a turn that ended.
+type TurnLine struct {
+	TurnID   string            `json:"turn_id"`
+	Source   thread.Source     `json:"source"`
+	Status   thread.TurnStatus `json:"status"`
+	Rounds   int               `json:"rounds"`
+	Tokens   int64             `json:"tokens"`
+	Duration time.Duration     `json:"duration"`
+}
+
+// TurnRef names a turn that is to be driven.
+type TurnRef struct {
+	ID       string        `json:"id"`
+	ThreadID string        `json:"thread_id"`
+	Kind     thread.Kind   `json:"kind"`
+	Source   thread.Source `json:"source"`
+	Mode     thread.Mode   `json:"mode"`
+	Attempt  int           `json:"attempt"`
+}
+
+// Claimed is the result of the claim activity.
+type Claimed struct {
+	OwnerID      string        `json:"owner_id"`
+	Conversation *TurnRef      `json:"conversation,omitempty"`
+	Background   []TurnRef     `json:"background,omitempty"`
+	Waiting      int           `json:"waiting"`
+	RetryIn      time.Duration `json:"retry_in,omitempty"` // until the next waiting turn may start; 0: nothing holds one back
+	Archived     bool          `json:"archived,omitempty"`
+	Settings     Settings      `json:"settings"`
+}
+
+// Settings are what workflow code needs of the configuration. They come with a claim, so that a replay sees the same.
+type Settings struct {
+	Idle      time.Duration `json:"idle"`      // a thread with nothing to do for so long ends its workflow
+	RollOver  int           `json:"roll_over"` // history events after which a workflow continues as new
+	Heartbeat time.Duration `json:"heartbeat"` // heartbeat time-out of stints and tools
+}
+
+// BackgroundInput starts a background turn's workflow.
+type BackgroundInput struct {
+	Turn     TurnRef  `json:"turn"`
+	Settings Settings `json:"settings"`
+}
+
+// StintInput starts a stint.
+type StintInput struct {
+	Turn TurnRef `json:"turn"`
+}
+
+// StintResult says why a stint came back and what it did.
+type StintResult struct {
+	Outcome StintOutcome    `json:"outcome"`
+	Fail    thread.FailCode `json:"fail,omitempty"`  // with StintFailed
+	Tools   []ToolRef       `json:"tools,omitempty"` // with StintTools
+	Wait    time.Duration   `json:"wait,omitempty"`  // with StintWait
+	Rounds  []RoundLine     `json:"rounds,omitempty"`
+	Waiting int             `json:"waiting"` // messages and turns that waited as the stint came back
+}
+
+// StintOutcome says why a stint came back.
+type StintOutcome string
+
+// The outcomes.
+const (
+	StintAnswered StintOutcome = "answered" // the last round answers
+	StintFailed   StintOutcome = "failed"
+	StintFenced   StintOutcome = "fenced" // told to stop, or the turn ended otherwise
+	StintTools    StintOutcome = "tools"  // tools with side effects are to be run
+	StintWait     StintOutcome = "wait"   // the model's provider asks to wait
+	StintBudget   StintOutcome = "budget" // its rounds or its time are used up, or its worker drains
+)
+
+// RoundLine is what a stint did in one round.
+type RoundLine struct {
+	Round        int           `json:"round"`
+	Tools        []string      `json:"tools,omitempty"` // names
+	Loaded       bool          `json:"loaded,omitempty"`
+	Duration     time.Duration `json:"duration"`
+	InputTokens  int64         `json:"input_tokens"`
+	OutputTokens int64         `json:"output_tokens"`
+}
+
+// ToolRef names a tool call.
+type ToolRef struct {
+	Turn  TurnRef       `json:"turn"`
+	Round int           `json:"round"`
+	Index int           `json:"index"`
+	Name  string        `json:"name"`
+	Limit time.Duration `json:"limit"` // the tool's time limit
+}
+
+// EndInput ends a turn.
+type EndInput struct {
+	Turn TurnRef         `json:"turn"`
+	Fail thread.FailCode `json:"fail,omitempty"`
+}
+
+// Ended is the result of the end activity.
+type Ended struct {
+	Status thread.TurnStatus `json:"status"`
+	Next   *TurnRef          `json:"next,omitempty"`
+}
+
+// Progress says what a stint does now, where that takes long.
+type Progress struct {
+	TurnID  string   `json:"turn_id"`
+	Round   int      `json:"round"`
+	Tools   []string `json:"tools,omitempty"` // running; none: the model writes
+	Waiting int      `json:"waiting"`
+}
