@@ -196,7 +196,7 @@ func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.
 		insertTurn(b, turn)
 		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, Text: request}})
 		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
-		t.nudge(NudgeWork, turn.ID)
+		t.nudge(NudgeBackground, turn.ID)
 		out = &turn.Turn
 		return t.commit(ctx, b)
 	})

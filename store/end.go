@@ -261,7 +261,7 @@ func (e *end) say(role thread.Role, text string, stopped bool) string {
 func (e *end) next() Ended {
 	out := Ended{Status: e.turn.Status}
 	if e.turn.Kind == thread.Background {
-		e.nudge(NudgeWork, e.turn.ID)
+		e.nudge(NudgeBackground, e.turn.ID)
 		return out
 	}
 	e.b.Queue(`UPDATE runs SET turn_id = NULL, stopping = false WHERE thread_id = $1`, e.threadID)

@@ -20,8 +20,9 @@ type NudgeKind string
 
 // The kinds of nudge.
 const (
-	NudgeWork NudgeKind = "work" // a turn waits to be claimed or driven
-	NudgeStop NudgeKind = "stop" // TurnID has been told to stop
+	NudgeWork       NudgeKind = "work"       // a conversation turn waits to be claimed or driven
+	NudgeBackground NudgeKind = "background" // a background turn waits to be claimed, or has ended
+	NudgeStop       NudgeKind = "stop"       // TurnID has been told to stop
 )
 
 func (t *tx) nudge(kind NudgeKind, turnID string) {

@@ -16,6 +16,8 @@ type Work struct {
 	Counters thread.Counters
 	// Answered: the turn's last round is its answer, and only its end is missing.
 	Answered bool
+	// LastRound is the outcome of the turn's last round; empty if it has none.
+	LastRound RoundOutcome
 	// Open are the calls of the turn that have no result, in order. One that is Started has an outcome that nobody knows.
 	Open []thread.Call
 	// ModelAttempt is the number that deltas of the next model call carry.
@@ -86,7 +88,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 		return nil, wrap("load turn", thread.ErrFenced)
 	}
 	w.Turn, w.Counters, w.ModelAttempt = turn.Turn, turn.limit, turn.attempts
-	w.Answered = last.n > 0 && last.outcome == RoundAnswer
+	w.Answered, w.LastRound = last.outcome == RoundAnswer, last.outcome
 	w.Session.End = sessionEnd(w)
 	for _, e := range w.Session.Entries {
 		for _, c := range e.Calls {
@@ -158,4 +160,12 @@ func sessionEnd(w *Work) int64 {
 		}
 	}
 	return end
+}
+
+// Waiting counts what waits in a thread: conversation turns, and the message on the steering row.
+func (db *DB) Waiting(ctx context.Context, threadID string) (n int, err error) {
+	err = db.pool.QueryRow(ctx, `
+		SELECT (SELECT count(*) FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued') +
+			(SELECT count(*) FROM steering WHERE thread_id = $1 AND state = 'queued')`, threadID).Scan(&n)
+	return n, wrap("count waiting", err)
 }
