@@ -7,12 +7,17 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
 )
+
+// postgresVar is another way to give -postgres: arguments can be read by everyone
+// on the machine, and a DSN may hold a password.
+const postgresVar = "DEVSERVER_POSTGRES"
 
 // options are what the command line says.
 type options struct {
@@ -53,7 +58,7 @@ func parse(args []string, usage io.Writer) (*options, error) {
 	fs.IntVar(&o.httpPort, "http-port", 0, "port of the frontend's HTTP API (default: any free one)")
 	headless := fs.Bool("headless", false, "no Web UI")
 	fs.StringVar(&o.dbFilename, "db-filename", "", "SQLite `file` to keep state in (default: memory)")
-	fs.StringVar(&o.postgres, "postgres", "", "`DSN` of a Postgres database to keep state in, a URL or key=value pairs; a host that begins with / is a unix socket's folder")
+	fs.StringVar(&o.postgres, "postgres", "", "`DSN` of a Postgres database to keep state in (default: $"+postgresVar+"), a URL or key=value pairs; a host that begins with / is a unix socket's folder")
 	fs.DurationVar(&o.retention, "retention", 72*time.Hour, "how long closed workflows of a new namespace are kept")
 	fs.StringVar(&o.logLevel, "log-level", "error", "debug, info, warn, error, fatal or never")
 	fs.StringVar(&o.logFormat, "log-format", "json", "json, or text for lines that people read")
@@ -66,6 +71,9 @@ func parse(args []string, usage io.Writer) (*options, error) {
 	}
 	if fs.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.postgres == "" && o.dbFilename == "" {
+		o.postgres = os.Getenv(postgresVar)
 	}
 	if o.postgres != "" && o.dbFilename != "" {
 		return nil, fmt.Errorf("-postgres and -db-filename exclude each other")
