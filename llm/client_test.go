@@ -178,17 +178,25 @@ func TestCallAssemblesToolCallsOfEveryProvider(t *testing.T) {
 		{"WithANewIdInEveryDelta", events("tool_calls",
 			calls(`{"index":0,"id":"a","function":{"name":"f"}}`), calls(`{"index":0,"id":"q","function":{"arguments":"{\"x\":1}"}}`),
 			calls(`{"index":1,"id":"b","function":{"name":"g"}}`), calls(`{"index":1,"id":"r","function":{"arguments":"{\"y\":2}"}}`)), two},
-		{"WithANameInPieces", events("tool_calls",
-			calls(`{"index":0,"id":"a","function":{"name":"look_"}}`), calls(`{"index":0,"function":{"name":"up","arguments":"{}"}}`)),
-			[]thread.Asked{{ID: "a", Name: "look_up", Arguments: "{}"}}},
-		{"WithoutIds", events("tool_calls",
-			calls(`{"function":{"name":"f","arguments":"{}"}}`, `{"function":{"name":"f","arguments":"{}"}}`), calls(`{"function":{"name":"f","arguments":"{}"}}`)),
-			[]thread.Asked{{ID: "call_0", Name: "f", Arguments: "{}"}, {ID: "call_1", Name: "f", Arguments: "{}"}, {ID: "call_2", Name: "f", Arguments: "{}"}}},
-		{"WithTheSameIdTwice", events("tool_calls",
-			calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"index":1,"id":"a","function":{"name":"f","arguments":"{}"}}`)),
-			[]thread.Asked{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "a_2", Name: "f", Arguments: "{}"}}},
-		{"WithArgumentsAsAnObject", events("tool_calls", calls(`{"index":0,"id":"a","function":{"name":"f","arguments":{"x":1}}}`)),
-			[]thread.Asked{{ID: "a", Name: "f", Arguments: `{"x":1}`}}},
+		{
+			"WithANameInPieces", events("tool_calls",
+				calls(`{"index":0,"id":"a","function":{"name":"look_"}}`), calls(`{"index":0,"function":{"name":"up","arguments":"{}"}}`)),
+			[]thread.Asked{{ID: "a", Name: "look_up", Arguments: "{}"}},
+		},
+		{
+			"WithoutIds", events("tool_calls",
+				calls(`{"function":{"name":"f","arguments":"{}"}}`, `{"function":{"name":"f","arguments":"{}"}}`), calls(`{"function":{"name":"f","arguments":"{}"}}`)),
+			[]thread.Asked{{ID: "call_0", Name: "f", Arguments: "{}"}, {ID: "call_1", Name: "f", Arguments: "{}"}, {ID: "call_2", Name: "f", Arguments: "{}"}},
+		},
+		{
+			"WithTheSameIdTwice", events("tool_calls",
+				calls(`{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"index":1,"id":"a","function":{"name":"f","arguments":"{}"}}`)),
+			[]thread.Asked{{ID: "a", Name: "f", Arguments: "{}"}, {ID: "a_2", Name: "f", Arguments: "{}"}},
+		},
+		{
+			"WithArgumentsAsAnObject", events("tool_calls", calls(`{"index":0,"id":"a","function":{"name":"f","arguments":{"x":1}}}`)),
+			[]thread.Asked{{ID: "a", Name: "f", Arguments: `{"x":1}`}},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

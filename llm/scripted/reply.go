@@ -127,7 +127,9 @@ func (s *stage) stream() bool {
 	return s.gate(AtFinish) && s.finish()
 }
 
-func (s *stage) faultAt(i, n int) bool { return s.reply.Fault != NoFault && s.reply.After == i && i < n }
+func (s *stage) faultAt(i, n int) bool {
+	return s.reply.Fault != NoFault && s.reply.After == i && i < n
+}
 
 // fail lets the fault happen. goOn says that the rest follows; ok is play's result if it does not.
 func (s *stage) fail() (goOn, ok bool) {
