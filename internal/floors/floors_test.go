@@ -39,6 +39,8 @@ func TestCheckFindsWhatBreaksTheTable(t *testing.T) {
 		"the two sides of Temporal":           {"workflows/a.go", `import "bobbin/activities"`, `workflows/a.go: workflows may not import bobbin/activities`},
 		"the other side in a test":            {"workflows/a_test.go", `import "bobbin/activities"`, `workflows/a_test.go: workflows may not import bobbin/activities`},
 		"a helper in a test":                  {"api/a_test.go", `import "bobbin/llm/scripted"`, ``},
+		"what a helper doubles, in its test":  {"llm/scripted/a_test.go", `import "bobbin/llm"`, ``},
+		"what a helper doubles":               {"llm/scripted/a.go", `import "bobbin/llm"`, `llm/scripted/a.go: llm/scripted may not import bobbin/llm`},
 		"a helper in the product":             {"api/a.go", `import "bobbin/llm/scripted"`, `api/a.go: api may not import bobbin/llm/scripted`},
 		"a helper below everything":           {"embedded/postgres/a_test.go", `import "bobbin/llm/scripted"`, `embedded/postgres/a_test.go: embedded/postgres may not import bobbin/llm/scripted`},
 		"an external test of its own package": {"vault/a_test.go", `import "bobbin/vault"`, ``},
@@ -259,7 +261,7 @@ func (f *file) checkImport(r room, pkg, p string) {
 }
 
 func (f *file) mayImport(r room, pkg, ours string) bool {
-	if ours == pkg || f.test && !r.alone && oneOf(helpers, ours) {
+	if ours == pkg || f.test && (oneOf(r.tests, ours) || !r.alone && oneOf(helpers, ours)) {
 		return true
 	}
 	_, known := roomOf(ours) // another module, for one, is not
