@@ -1,0 +1,148 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"bobbin/store"
+	"bobbin/thread"
+)
+
+// Config says what the API stands on. Store must be set; a zero value of the rest takes its default.
+type Config struct {
+	Store *store.DB
+
+	// Ready is asked by /readyz, beside Postgres. What its error says, a line for each thing that is missing, is shown to
+	// anyone. Nil: nothing else is needed.
+	Ready func(context.Context) error
+	// Done ends event streams when it is closed, so that a server that shuts down need not wait for them.
+	Done <-chan struct{}
+	// Metrics is where the API registers its own, and what /metrics shows. Nil: a registry of its own.
+	Metrics *prometheus.Registry
+	Version string // shown by /healthz
+
+	Limits       Limits
+	Timeout      time.Duration // of a request that is no stream; default 30s
+	KeyTTL       time.Duration // how long a revoked key may still be taken; default 10s, negative: never
+	KeepAlive    time.Duration // between comments of a silent stream; default 15s
+	WriteTimeout time.Duration // after which a stream whose client reads nothing is dropped; default 30s
+}
+
+// Limits bound what one request may hold. The number of attachments of a merged message is the store's.
+type Limits struct {
+	Body        int64 // bytes; default 1 MiB
+	Text        int   // characters of a message; default 100,000
+	Title       int   // characters; default 200
+	Key         int   // characters of an Idempotency-Key; default 200
+	ID          int   // characters of an id in a body; default 100
+	Attachments int   // entries; default 100
+	Mentions    int   // entries; default 100
+	Mention     int   // characters of one; default 200
+}
+
+func (c *Config) fill() {
+	orElse(&c.Metrics, prometheus.NewRegistry())
+	orElse(&c.Timeout, 30*time.Second)
+	orElse(&c.KeyTTL, 10*time.Second)
+	orElse(&c.KeepAlive, 15*time.Second)
+	orElse(&c.WriteTimeout, 30*time.Second)
+	orElse(&c.Limits.Body, 1<<20)
+	orElse(&c.Limits.Text, 100_000)
+	orElse(&c.Limits.Title, 200)
+	orElse(&c.Limits.Key, 200)
+	orElse(&c.Limits.ID, 100)
+	orElse(&c.Limits.Attachments, 100)
+	orElse(&c.Limits.Mentions, 100)
+	orElse(&c.Limits.Mention, 200)
+}
+
+func orElse[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+type api struct {
+	cfg     Config
+	store   *store.DB
+	keys    *keys
+	metrics *metrics
+}
+
+func init() { gin.SetMode(gin.ReleaseMode) } // gin keeps it for the process, and prints to stdout in other modes
+
+// New returns the handler of all routes. It is safe for concurrent use, as many handlers on one database are.
+func New(cfg Config) http.Handler {
+	cfg.fill()
+	a := &api{cfg: cfg, store: cfg.Store, keys: newKeys(cfg.Store.OwnerOf, cfg.KeyTTL), metrics: newMetrics(cfg.Metrics)}
+	e := gin.New()
+	e.HandleMethodNotAllowed = true
+	e.RedirectTrailingSlash = false
+	e.Use(identify, a.observe, recovered)
+	e.NoRoute(func(c *gin.Context) { fail(c, thread.ErrNotFound) })
+	e.NoMethod(func(c *gin.Context) {
+		fail(c, &Problem{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The header Allow names the methods of this address."})
+	})
+	a.operatorRoutes(e)
+	a.routes(e.Group("/v1", a.authorize))
+	return e
+}
+
+func (a *api) operatorRoutes(e *gin.Engine) {
+	for _, method := range []string{http.MethodGet, http.MethodHead} {
+		e.Handle(method, "/healthz", a.healthz)
+		e.Handle(method, "/readyz", a.readyz)
+	}
+	e.GET("/metrics", gin.WrapH(promhttp.HandlerFor(a.cfg.Metrics, promhttp.HandlerOpts{})))
+}
+
+func (a *api) routes(v1 *gin.RouterGroup) {
+	v1.POST("/threads", a.answer(http.StatusCreated, a.openThread))
+	v1.GET("/threads", a.answer(http.StatusOK, a.listThreads))
+	v1.GET("/threads/:thread", a.answer(http.StatusOK, a.getThread))
+	v1.POST("/threads/:thread/messages", a.answer(http.StatusAccepted, a.accept))
+	v1.GET("/threads/:thread/messages", a.answer(http.StatusOK, a.listMessages))
+	v1.DELETE("/threads/:thread/steering", a.answer(http.StatusOK, a.withdrawSteering))
+	v1.DELETE("/messages/:message", a.answer(http.StatusOK, a.withdrawMessage))
+	v1.POST("/threads/:thread/stop", a.answer(http.StatusOK, a.stop))
+	v1.POST("/threads/:thread/reset", a.answer(http.StatusOK, a.reset))
+	v1.GET("/threads/:thread/events", a.events)
+	v1.GET("/threads/:thread/turns", a.answer(http.StatusOK, a.listTurns))
+	v1.GET("/turns/:turn", a.answer(http.StatusOK, a.getTurn))
+	v1.GET("/turns/:turn/steps", a.answer(http.StatusOK, a.listSteps))
+	v1.POST("/turns/:turn/cancel", a.answer(http.StatusOK, a.cancel))
+	v1.POST("/turns/:turn/replay", a.answer(http.StatusOK, a.replay))
+	v1.GET("/health", a.answer(http.StatusOK, a.backlog))
+}
+
+// answer makes a handler of a function that returns the body of its answer, or an error.
+func (a *api) answer(status int, h func(*gin.Context) (any, error)) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		ctx := c.Request.Context()
+		if c.Request.Method != http.MethodGet {
+			ctx = context.WithoutCancel(ctx) // what was read whole is carried through
+		}
+		ctx, cancel := context.WithTimeout(ctx, a.cfg.Timeout)
+		defer cancel()
+		c.Request = c.Request.WithContext(ctx)
+		body, err := h(c)
+		if err != nil {
+			fail(c, err)
+			return
+		}
+		c.PureJSON(status, body)
+	}
+}
+
+// Server returns a server for the handler, with the time limits that streams allow: none on writing as a whole.
+func Server(addr string, h http.Handler) *http.Server {
+	return &http.Server{
+		Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
+}
