@@ -114,6 +114,7 @@ func (a *assembly) readEvents(body io.Reader, w *watchdog) error {
 		}
 		data = bytes.TrimSpace(data)
 		if string(data) == "[DONE]" {
+			w.drain()
 			return nil
 		}
 		if len(data) == 0 {

@@ -17,6 +17,10 @@ var (
 // usageGrace is how long the stream may stay silent after its finish reason, when only the usage is still to come.
 const usageGrace = 5 * time.Second
 
+// drainGrace is how long the body's own end may take after the stream's. A body that is read to its end leaves the
+// connection for the next round; one that is not, costs that round a new one.
+const drainGrace = 100 * time.Millisecond
+
 // A watchdog reads an answer's body and cancels the call when the provider keeps it waiting. Its clock runs only while
 // a read waits, so that a slow reader is not taken for a slow provider.
 type watchdog struct {
@@ -54,6 +58,13 @@ func (w *watchdog) Read(p []byte) (int, error) {
 		w.begun.Store(true)
 	}
 	return n, err
+}
+
+// drain reads the end of the body. Whether it comes does not matter to this call.
+func (w *watchdog) drain() {
+	const most = 4 << 10
+	w.idle = drainGrace
+	_, _ = io.CopyN(io.Discard, w, most)
 }
 
 func (w *watchdog) stop() {

@@ -90,9 +90,10 @@ type stage struct {
 	req    Request
 	reply  Reply
 	begun  bool
+	cut    bool // the script, or the server's end, cut the reply
 }
 
-// play sends the reply. It returns false if the client went, or the script cut the connection.
+// play sends the reply. It returns false if the reply is not whole: the client went, or cut says why.
 func (s *stage) play() bool {
 	if !s.gate(AtStart) || !s.sleep(s.reply.Delay) {
 		return false
@@ -135,13 +136,10 @@ func (s *stage) faultAt(i, n int) bool {
 func (s *stage) fail() (goOn, ok bool) {
 	switch s.reply.Fault {
 	case Break:
+		s.cut = true
 		return false, false
 	case Hang:
-		select {
-		case <-s.ctx.Done():
-		case <-s.closed:
-		}
-		return false, false
+		return false, wait[struct{}](s, nil)
 	case Garbage:
 		return s.raw(`data: {"choices":[{"index":0,"delta":{"content":"hal` + "\n\n"), false
 	case StreamError:
@@ -253,13 +251,7 @@ func (s *stage) sleep(d time.Duration) bool {
 	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-s.ctx.Done():
-	case <-s.closed:
-	}
-	return false
+	return wait(s, timer.C)
 }
 
 // gate waits at a point; false if the client went or the server was closed.
@@ -267,11 +259,17 @@ func (s *stage) gate(at Point) bool {
 	if s.reply.Gate == nil || (s.reply.GateAt != EveryPoint && s.reply.GateAt != at) {
 		return true
 	}
+	return wait(s, s.reply.Gate)
+}
+
+// wait receives once from c; false if the client went or the server was closed.
+func wait[T any](s *stage, c <-chan T) bool {
 	select {
-	case <-s.reply.Gate:
+	case <-c:
 		return true
 	case <-s.ctx.Done():
 	case <-s.closed:
+		s.cut = true
 	}
 	return false
 }

@@ -126,18 +126,25 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	rec := s.record(&req)
-	defer context.AfterFunc(r.Context(), func() { s.mark(rec, &rec.Gone) })()
-	if s.opt.OnRequest != nil {
-		s.opt.OnRequest(req)
-	}
-	st := stage{w: w, ctx: r.Context(), closed: s.closed, fast: s.opt.Fast, req: req, reply: s.playFor(req)(req)}
+	st := stage{w: w, ctx: r.Context(), closed: s.closed, fast: s.opt.Fast, req: req, reply: s.decide(r.Context(), rec, req)}
 	ok := st.play()
-	if r.Context().Err() == nil {
+	if ok || st.cut {
 		s.mark(rec, &rec.Finished)
+	} else {
+		s.mark(rec, &rec.Gone)
 	}
 	if !ok {
 		panic(http.ErrAbortHandler) // closes the connection with the reply unfinished
 	}
+}
+
+// decide asks the Play, which may block, and meanwhile notices that the client goes.
+func (s *Server) decide(ctx context.Context, rec *Request, req Request) Reply {
+	defer context.AfterFunc(ctx, func() { s.mark(rec, &rec.Gone) })()
+	if s.opt.OnRequest != nil {
+		s.opt.OnRequest(req)
+	}
+	return s.playFor(req)(req)
 }
 
 func (s *Server) refuse(w http.ResponseWriter, r *Refusal) {
