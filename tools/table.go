@@ -10,8 +10,8 @@ import (
 )
 
 // registerTables lets a converter write a table's rows as lines. The library's plugin for tables pads each row to the
-// widest, each cell to the longest, and writes a cell that spans others once for each: a page of 50 bytes that says
-// colspan=9999999, or one of 300 kB, takes all memory.
+// widest, each cell to the longest, and writes a cell that spans others once for each, so a small page can ask for any
+// amount of memory.
 func registerTables(c *converter.Converter) {
 	for _, name := range []string{"thead", "tbody", "tfoot"} {
 		c.Register.RendererFor(name, converter.TagTypeBlock, renderSection, converter.PriorityEarly)

@@ -69,10 +69,14 @@ var house = []room{
 	{at: "activities", ours: append([]string{"contract", "thread", "agent", "research"}, adapters...)},
 	{at: "workflows", ours: []string{"contract", "thread"}, pure: true},
 
+	{at: "relay", ours: []string{"contract", "thread", "store"}},
+
 	// Floor 6.
 	{at: "worker", ours: append([]string{"contract", "thread", "agent", "research", "activities", "workflows"}, adapters...)},
 	{at: "api", ours: http},
 	{at: "api/openai", ours: http},
+
+	{at: "chat", ours: []string{"thread"}}, // a client: it knows the API over HTTP alone
 
 	// Roof.
 	{at: "cmd/bobbin", ours: []string{"..."}, never: []string{"e2e/...", "bench/...", "store/storetest", "channels/channelstest"}},
@@ -83,7 +87,7 @@ var house = []room{
 }
 
 // temporal are the rooms that speak to Temporal.
-var temporal = []string{"activities", "workflows", "worker", "api/...", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}
+var temporal = []string{"activities", "workflows", "relay", "worker", "api/...", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}
 
 var owners = []owner{
 	{module: "github.com/jackc/pgx", rooms: []string{"store/...", "embedded/...", "bench/...", "e2e/..."}},
@@ -101,7 +105,7 @@ var owners = []owner{
 	{module: "go.temporal.io/sdk/activity", rooms: []string{"activities", "worker"}, tests: []string{"workflows", "embedded/..."}},
 	{module: "go.temporal.io/sdk/workflow", rooms: []string{"workflows", "worker"}, tests: []string{"embedded/..."}},
 	{module: "go.temporal.io/sdk/worker", rooms: []string{"worker"}, tests: []string{"workflows", "embedded/..."}},
-	{module: "go.temporal.io/sdk/client", rooms: []string{"activities", "worker", "api/...", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}},
+	{module: "go.temporal.io/sdk/client", rooms: []string{"activities", "relay", "worker", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}},
 	// Hundreds of modules: devserver has it, a module of its own.
 	{module: "go.temporal.io/server"},
 }

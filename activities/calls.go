@@ -1,0 +1,74 @@
+package activities
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"bobbin/agent"
+	"bobbin/store"
+	"bobbin/thread"
+	"bobbin/tools"
+)
+
+// cutOff is what the model reads of a call that the turn's time limit ended.
+const cutOff = "The turn's time limit was reached before this call had a result."
+
+// noApproval is what the model reads of a tool that a person must agree to.
+const noApproval = "This tool needs a person's approval, and this server cannot ask for one. It did not run; say what you would have done."
+
+// runCalls runs the calls of a round in parallel, each result recorded as it comes. Those with side effects are left open
+// for the workflow.
+func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Duration) ([]thread.Call, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
+	defer cancel()
+	var inside []*thread.Call
+	var names []string
+	for i := range calls {
+		c := &calls[i]
+		if t, ok := s.Tools.Lookup(c.Name); ok && t.Approval == tools.ApprovalAsk && c.State.Open() {
+			c.State, c.Result = thread.CallFailed, noApproval
+		} else if ok && t.SideEffects() && c.State.Open() {
+			continue
+		}
+		inside = append(inside, c)
+		names = append(names, c.Name)
+	}
+	if len(inside) > 0 {
+		s.enter(ctx, calls[0].Round, names)
+	}
+	group, limited := errgroup.WithContext(limited)
+	for _, c := range inside {
+		group.Go(func() error {
+			if c.State.Open() {
+				if err := runTool(limited, s.Tools, s.ref, c); err != nil {
+					return err
+				}
+			}
+			return insist(ctx, func(ctx context.Context) error { return s.Store.FinishCall(ctx, s.ref, *c) })
+		})
+	}
+	return calls, group.Wait()
+}
+
+// runTool runs a call and puts its result in c. The error is the cause of ctx's end, but for the turn's time limit, which
+// is a result.
+func runTool(ctx context.Context, reg *tools.Registry, ref store.TurnRef, c *thread.Call) error {
+	res, err := reg.Run(ctx, c.Name, tools.Call{
+		Key: c.Key(), ThreadID: ref.ThreadID, TurnID: ref.ID, Arguments: json.RawMessage(c.Arguments),
+	})
+	switch {
+	case errors.Is(err, agent.ErrTimeUp):
+		c.State, c.Result = thread.CallFailed, cutOff
+	case err != nil:
+		return err
+	case res.Failed:
+		c.State, c.Result = thread.CallFailed, res.Text
+	default:
+		c.State, c.Result = thread.CallSucceeded, res.Text
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package activities
+
+import (
+	"context"
+
+	"bobbin/contract"
+	"bobbin/store"
+	"bobbin/thread"
+)
+
+// End settles a turn and claims the next. It is a local activity; a repeated one returns what the first decided.
+func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.Ended, error) {
+	var o store.Outcome
+	if in.Fail != "" {
+		o.Error = &thread.TurnError{Code: in.Fail, Detail: details[in.Fail]}
+	}
+	ended, err := a.Store.End(ctx, in.Turn.ID, in.Turn.Attempt, o)
+	if err != nil {
+		return contract.Ended{}, failure(err)
+	}
+	return contract.Ended{Status: ended.Status, Next: turnRef(ended.Next)}, nil
+}
+
+// details says what a fail code means, and what can be done.
+var details = map[thread.FailCode]string{
+	thread.FailModelUnavailable: "The model's provider did not answer, also after retries. Try again later.",
+	thread.FailModelInvalid:     "The model's provider refused the request as invalid. Check the model's name and the provider's address.",
+	thread.FailModelFiltered:    "The model provider's content filter refused to answer. Ask differently.",
+	thread.FailModelQuota:       "The account at the model's provider has no credit left.",
+	thread.FailContextTooLong:   "The conversation is longer than the model can read. Start a fresh thread.",
+	thread.FailEmptyResponse:    "The model answered nothing, twice.",
+	thread.FailMalformedAnswer:  "The model's answer had no usable form, twice.",
+	thread.FailTimeLimit:        "The turn reached its time limit before it could answer.",
+	thread.FailToolUnknown:      "A tool was interrupted, and nobody knows whether it took effect. Check before doing it again.",
+	thread.FailInternal:         "Something went wrong inside the server.",
+}

@@ -1,0 +1,219 @@
+package activities
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.temporal.io/sdk/activity"
+
+	"bobbin/agent"
+	"bobbin/contract"
+	"bobbin/store"
+	"bobbin/thread"
+)
+
+// Stint runs the agent loop of a turn, round after round, until the workflow is needed. Should its worker die, another
+// attempt goes on at the same round.
+func (a *Activities) Stint(ctx context.Context, in contract.StintInput) (res contract.StintResult, err error) {
+	s := &stint{Activities: a, turn: in.Turn, ref: refOf(in.Turn), began: time.Now(), drain: activity.GetWorkerStopChannel(ctx)}
+	defer func() {
+		if p := recover(); p != nil { // every attempt would break the same way
+			activity.GetLogger(ctx).Error("stint broke", "turn", in.Turn.ID, "panic", fmt.Sprintf("%T", p), "stack", string(debug.Stack()))
+			res, err = contract.StintResult{Outcome: contract.StintFailed, Fail: thread.FailInternal, Rounds: s.lines}, nil
+		}
+	}()
+	return s.run(ctx)
+}
+
+type stint struct {
+	*Activities
+	turn  contract.TurnRef
+	ref   store.TurnRef
+	began time.Time
+	drain <-chan struct{} // closed when the worker stops
+
+	attempt  store.Attempt
+	begun    bool
+	loadedAt time.Time // when the counters were read
+	model    int       // number of the model attempt, which deltas carry
+	waiting  int
+
+	line  contract.RoundLine // of the round under way
+	since time.Time
+	lines []contract.RoundLine
+	now   phase
+}
+
+func (s *stint) run(outer context.Context) (contract.StintResult, error) {
+	s.attempt = s.Activities.attempt(outer, s.turn.ID)
+	defer s.leave(outer, s.attempt)
+	ctx, cancel := s.untilStopped(outer, s.turn.ID)
+	defer cancel()
+	go s.beat(ctx)
+	go s.tell(ctx)
+
+	loop := agent.Loop{Spec: s.spec(), Hooks: s.hooks()}
+	res, err := loop.Run(ctx)
+	out := contract.StintResult{Rounds: s.lines, Waiting: s.waiting}
+	switch {
+	case errors.Is(err, thread.ErrFenced), err != nil && errors.Is(context.Cause(ctx), thread.ErrFenced):
+		out.Outcome = contract.StintFenced
+		return out, nil
+	case err != nil:
+		return out, failure(err)
+	}
+	s.result(&out, res)
+	return out, nil
+}
+
+func (s *stint) result(out *contract.StintResult, res agent.Result) {
+	switch res.Kind {
+	case agent.Answered:
+		out.Outcome = contract.StintAnswered
+	case agent.HandBack:
+		out.Outcome = contract.StintBudget
+	case agent.Wait:
+		out.Outcome, out.Wait = contract.StintWait, res.Wait
+	case agent.Failed:
+		out.Outcome, out.Fail = contract.StintFailed, res.Fail
+	case agent.Outside:
+		out.Outcome = contract.StintTools
+		for _, c := range res.Calls {
+			t, _ := s.Tools.Lookup(c.Name)
+			out.Tools = append(out.Tools, contract.ToolRef{Turn: s.turn, Round: c.Round, Index: c.Index, Name: c.Name, Limit: t.Timeout})
+		}
+	}
+}
+
+func (s *stint) spec() agent.Spec {
+	if s.ref.Background {
+		return agent.Background(s.Tools.Specs(), s.Limits)
+	}
+	return agent.Chat(s.Tools.Specs(), s.Limits)
+}
+
+func (s *stint) hooks() agent.Hooks {
+	return agent.Hooks{
+		Load: s.load, Take: s.take, Model: s.call, Failed: s.failed, Wait: s.wait, Commit: s.commit, Run: s.runCalls,
+		HandBack: s.handBack, Elapsed: func() time.Duration { return time.Since(s.loadedAt) },
+	}
+}
+
+func (s *stint) load(ctx context.Context) (agent.State, error) {
+	var w *store.Work
+	var err error
+	if s.begun {
+		w, err = s.Store.Load(ctx, s.ref, s.turn.Attempt)
+	} else {
+		w, err = s.Store.Begin(ctx, s.ref, s.turn.Attempt, s.attempt)
+	}
+	if err != nil {
+		return agent.State{}, err
+	}
+	s.begun, s.loadedAt, s.model, s.waiting = true, time.Now(), w.ModelAttempt, w.Waiting
+	s.newLine(w.Turn.Rounds + 1)
+	return agent.State{
+		Session: w.Session, Counters: w.Counters, Round: w.Turn.Rounds, Last: agent.Outcome(w.LastRound), Open: w.Open,
+	}, nil
+}
+
+// take loads the message that waits. When it cannot be had the round goes on without it; it stays queued.
+func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
+	if s.ref.Background {
+		return nil, nil
+	}
+	entries, err := s.Store.Take(ctx, s.turn.ID)
+	switch {
+	case err == nil:
+		s.line.Loaded = s.line.Loaded || len(entries) > 0
+	case errors.Is(err, thread.ErrFenced), ctx.Err() != nil:
+		return nil, err
+	default:
+		activity.GetLogger(ctx).Warn("take failed, the message stays queued", "turn", s.turn.ID, "error", err)
+	}
+	return entries, nil
+}
+
+func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error) {
+	s.enter(ctx, round, nil)
+	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
+	defer cancel()
+	delta := thread.Delta{TurnID: s.turn.ID, Round: round, Attempt: s.model}
+	var show func(string)
+	if !s.ref.Background {
+		show = func(text string) {
+			delta.Text = text
+			s.Deltas.Write(s.ref, delta)
+			delta.Offset += len(text)
+		}
+	}
+	reply, err := s.Model.Call(limited, p, show)
+	if delta.Offset > 0 {
+		s.Deltas.Flush(ctx, s.turn.ID)
+	}
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return reply, agent.ErrTimeUp
+	}
+	return reply, err
+}
+
+func (s *stint) failed(ctx context.Context) error {
+	return insist(ctx, func(ctx context.Context) error {
+		attempt, err := s.Store.FailAttempt(ctx, s.ref)
+		if err == nil {
+			s.model = attempt
+		}
+		return err
+	})
+}
+
+func (s *stint) wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (s *stint) commit(ctx context.Context, r agent.Round) (entries []thread.Entry, err error) {
+	row := store.Round{
+		N: r.N, Base: r.Base, Notes: r.Notes, Reply: r.Reply, Outcome: store.RoundOutcome(r.Outcome), WrapUp: r.WrapUp,
+	}
+	for _, c := range r.Reply.Calls {
+		t, _ := s.Tools.Lookup(c.Name)
+		row.Calls = append(row.Calls, store.RoundCall{Asked: c, SideEffects: t.Name != "" && t.SideEffects()})
+		s.line.Tools = append(s.line.Tools, c.Name)
+	}
+	err = insist(ctx, func(ctx context.Context) error {
+		entries, err = s.Store.CommitRound(ctx, s.ref, row)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.line.InputTokens, s.line.OutputTokens = r.Reply.Usage.InputTokens, r.Reply.Usage.OutputTokens
+	s.closeLine()
+	s.newLine(r.N + 1)
+	return entries, nil
+}
+
+func (s *stint) newLine(round int) { s.line, s.since = contract.RoundLine{Round: round}, time.Now() }
+
+func (s *stint) closeLine() {
+	s.line.Duration = time.Since(s.since)
+	s.lines = append(s.lines, s.line)
+}
+
+// handBack: the stint's rounds or time are used up, or its worker drains.
+func (s *stint) handBack() bool {
+	select {
+	case <-s.drain:
+		return true
+	default:
+	}
+	return len(s.lines) >= s.StintRounds || time.Since(s.began) >= s.StintDuration
+}

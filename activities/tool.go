@@ -1,0 +1,67 @@
+package activities
+
+import (
+	"context"
+	"errors"
+
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
+
+	"bobbin/contract"
+	"bobbin/store"
+	"bobbin/thread"
+)
+
+// Tool runs one call of a tool with side effects. It is registered for every activity type that has no other, as its type
+// is the tool's name. It has one attempt: that it starts is recorded before it runs, and a call that was started is not run
+// again, whoever asks. What came of it stands in the step log.
+func (a *Activities) Tool(ctx context.Context, args converter.EncodedValues) (struct{}, error) {
+	var in contract.ToolRef
+	if err := args.Get(&in); err != nil {
+		return struct{}{}, err
+	}
+	at := a.attempt(ctx, in.Turn.ID)
+	if err := a.Store.BeginAttempt(ctx, at); err != nil {
+		return struct{}{}, failure(err)
+	}
+	defer a.leave(ctx, at)
+	ref := refOf(in.Turn)
+	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index)
+	if err != nil || !ok {
+		return struct{}{}, failure(quiet(err))
+	}
+	stopped, cancel := a.untilStopped(ctx, in.Turn.ID)
+	defer cancel()
+	go a.beat(stopped)
+	select {
+	case err = <-a.act(ctx, ref, call):
+		return struct{}{}, failure(quiet(err))
+	case <-stopped.Done(): // the turn ends now; what has begun outside goes on to its end
+		return struct{}{}, nil
+	}
+}
+
+// act runs a call that was started, to its own time limit, whatever becomes of the turn, and records the outcome.
+func (a *Activities) act(ctx context.Context, ref store.TurnRef, call thread.Call) <-chan error {
+	done := make(chan error, 1)
+	ctx = context.WithoutCancel(ctx)
+	a.detached.Go(func() {
+		err := runTool(ctx, a.Tools, ref, &call)
+		if err == nil {
+			err = insist(ctx, func(ctx context.Context) error { return a.Store.FinishCall(ctx, ref, call) })
+		}
+		if quiet(err) != nil {
+			activity.GetLogger(ctx).Error("a tool's outcome was not recorded", "turn", ref.ID, "tool", call.Name, "error", err)
+		}
+		done <- err
+	})
+	return done
+}
+
+// quiet drops the fence's error: that the turn has ended is no failure of the tool.
+func quiet(err error) error {
+	if errors.Is(err, thread.ErrFenced) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"bobbin/activities"
+	"bobbin/agent"
+	"bobbin/contract"
+	"bobbin/llm"
+	"bobbin/store"
+	"bobbin/tools"
+	"bobbin/worker"
+)
+
+// config is all configuration. docs/operations.md has the table; a test holds the two together.
+type config struct {
+	Addr     string     `env:"BOBBIN_ADDR" envDefault:"127.0.0.1:8080"`
+	DataDir  string     `env:"BOBBIN_DATA_DIR" envDefault:".bobbin"`
+	LogLevel slog.Level `env:"BOBBIN_LOG_LEVEL" envDefault:"INFO"`
+
+	DatabaseURL    string        `env:"DATABASE_URL"`
+	MaxConns       int           `env:"BOBBIN_DATABASE_CONNECTIONS" envDefault:"20"`
+	EventRetention time.Duration `env:"BOBBIN_EVENT_RETENTION" envDefault:"720h"`
+
+	TemporalAddress   string        `env:"TEMPORAL_ADDRESS"`
+	TemporalNamespace string        `env:"TEMPORAL_NAMESPACE" envDefault:"default"`
+	TemporalUIPort    int           `env:"BOBBIN_TEMPORAL_UI_PORT" envDefault:"8233"`
+	ThreadIdle        time.Duration `env:"BOBBIN_THREAD_IDLE" envDefault:"5m"`
+	RollOver          int           `env:"BOBBIN_HISTORY_ROLL_OVER" envDefault:"2000"`
+	Heartbeat         time.Duration `env:"BOBBIN_HEARTBEAT_TIMEOUT" envDefault:"10s"`
+
+	OpenAIKey       string        `env:"OPENAI_API_KEY"`
+	OpenAIURL       string        `env:"OPENAI_BASE_URL"`
+	Model           string        `env:"BOBBIN_MODEL" envDefault:"gpt-5-mini"`
+	MaxOutputTokens int           `env:"BOBBIN_MODEL_MAX_OUTPUT_TOKENS"`
+	ModelFirstByte  time.Duration `env:"BOBBIN_MODEL_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
+	ModelIdle       time.Duration `env:"BOBBIN_MODEL_IDLE_TIMEOUT" envDefault:"60s"`
+	ModelTimeout    time.Duration `env:"BOBBIN_MODEL_TIMEOUT" envDefault:"10m"`
+
+	ToolsFile string `env:"BOBBIN_TOOLS_FILE"`
+
+	TurnRounds     int           `env:"BOBBIN_TURN_MAX_ROUNDS" envDefault:"40"`
+	TurnDuration   time.Duration `env:"BOBBIN_TURN_MAX_DURATION" envDefault:"40m"`
+	TurnToolCalls  int           `env:"BOBBIN_TURN_MAX_TOOL_CALLS" envDefault:"400"`
+	WrapUp         time.Duration `env:"BOBBIN_WRAP_UP_DURATION" envDefault:"2m"`
+	TakeTimeout    time.Duration `env:"BOBBIN_TAKE_TIMEOUT" envDefault:"2s"`
+	MaxAttachments int           `env:"BOBBIN_MAX_ATTACHMENTS" envDefault:"10"`
+
+	StintRounds   int           `env:"BOBBIN_STINT_MAX_ROUNDS" envDefault:"20"`
+	StintDuration time.Duration `env:"BOBBIN_STINT_MAX_DURATION" envDefault:"60s"`
+	Stints        int           `env:"BOBBIN_WORKER_STINTS" envDefault:"100"`
+	DrainTimeout  time.Duration `env:"BOBBIN_DRAIN_TIMEOUT" envDefault:"30s"`
+
+	// Of `bobbin chat`.
+	URL string `env:"BOBBIN_URL" envDefault:"http://127.0.0.1:8080"`
+	Key string `env:"BOBBIN_KEY" envDefault:"dev"`
+}
+
+// readConfig reads the environment for a command. Its error lists everything that is wrong.
+func readConfig(name string) (config, error) {
+	cfg, err := env.ParseAs[config]()
+	if err == nil {
+		err = cfg.check(name)
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("the configuration is wrong:\n%w", err)
+	}
+	return cfg, nil
+}
+
+func (c config) check(name string) error {
+	var wrong []error
+	rule := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Errorf("  "+format, args...))
+		}
+	}
+	_, port, err := net.SplitHostPort(c.Addr)
+	rule(err == nil && port != "", "BOBBIN_ADDR: want host:port, got %q", c.Addr)
+	for field, n := range map[string]int{
+		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments,
+		"BOBBIN_STINT_MAX_ROUNDS": c.StintRounds, "BOBBIN_WORKER_STINTS": c.Stints, "BOBBIN_DATABASE_CONNECTIONS": c.MaxConns,
+		"BOBBIN_HISTORY_ROLL_OVER": c.RollOver,
+	} {
+		rule(n > 0, "%s: want at least 1, got %d", field, n)
+	}
+	for field, d := range map[string]time.Duration{
+		"BOBBIN_TURN_MAX_DURATION": c.TurnDuration, "BOBBIN_WRAP_UP_DURATION": c.WrapUp, "BOBBIN_TAKE_TIMEOUT": c.TakeTimeout,
+		"BOBBIN_STINT_MAX_DURATION": c.StintDuration, "BOBBIN_DRAIN_TIMEOUT": c.DrainTimeout, "BOBBIN_THREAD_IDLE": c.ThreadIdle,
+		"BOBBIN_HEARTBEAT_TIMEOUT": c.Heartbeat, "BOBBIN_MODEL_FIRST_BYTE_TIMEOUT": c.ModelFirstByte,
+		"BOBBIN_MODEL_IDLE_TIMEOUT": c.ModelIdle, "BOBBIN_MODEL_TIMEOUT": c.ModelTimeout, "BOBBIN_EVENT_RETENTION": c.EventRetention,
+	} {
+		rule(d > 0, "%s: want more than 0s, got %v", field, d)
+	}
+	if name == "api" || name == "worker" || name == "migrate" || name == "key" {
+		rule(c.DatabaseURL != "", "DATABASE_URL: want the address of a Postgres database")
+	}
+	if name == "api" || name == "worker" || name == "migrate" {
+		rule(c.TemporalAddress != "", "TEMPORAL_ADDRESS: want host:port of a Temporal frontend")
+	}
+	if name == "worker" {
+		rule(c.OpenAIKey != "" || c.OpenAIURL != "", "OPENAI_API_KEY: want a key, or OPENAI_BASE_URL of a server that needs none")
+	}
+	if c.OpenAIURL != "" {
+		u, err := url.Parse(c.OpenAIURL)
+		rule(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "OPENAI_BASE_URL: want an http or https address")
+	}
+	return errors.Join(wrong...)
+}
+
+func (c config) store() store.Config {
+	return store.Config{
+		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments,
+		EventRetention: c.EventRetention,
+	}
+}
+
+// worker makes the worker's configuration. extra are tools beside the built-in ones and those of the tools file.
+func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
+	model, err := llm.New(llm.Config{
+		BaseURL: c.OpenAIURL, APIKey: c.OpenAIKey, Model: c.Model, MaxOutputTokens: c.MaxOutputTokens,
+		FirstByteTimeout: c.ModelFirstByte, IdleTimeout: c.ModelIdle, CallTimeout: c.ModelTimeout,
+	})
+	if err != nil {
+		return worker.Config{}, err
+	}
+	list := append([]tools.Tool{tools.FetchURL(tools.FetchOptions{})}, extra...)
+	if c.ToolsFile != "" {
+		own, err := tools.LoadFile(c.ToolsFile, os.LookupEnv)
+		if err != nil {
+			return worker.Config{}, fmt.Errorf("BOBBIN_TOOLS_FILE: %w", err)
+		}
+		list = append(list, own...)
+	}
+	registry, err := tools.New(list...)
+	if err != nil {
+		return worker.Config{}, err
+	}
+	limits := agent.DefaultLimits
+	limits.Rounds, limits.Duration, limits.ToolCalls, limits.WrapUp = c.TurnRounds, c.TurnDuration, c.TurnToolCalls, c.WrapUp
+	return worker.Config{
+		Namespace: c.TemporalNamespace, MaxStints: c.Stints, DrainTimeout: c.DrainTimeout,
+		Activities: activities.Config{
+			Model: model, Tools: registry, Limits: limits, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
+			Settings: contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
+		},
+	}, nil
+}

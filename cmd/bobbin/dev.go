@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"bobbin/contract"
+	"bobbin/embedded/postgres"
+	"bobbin/embedded/temporal"
+	"bobbin/llm/scripted"
+	"bobbin/relay"
+	"bobbin/store"
+	"bobbin/tools"
+	"bobbin/worker"
+)
+
+// The key and owner that dev accepts, on a loopback address alone.
+const devKey, devOwner = "dev", "dev"
+
+// dev is what runs beside the API and the worker.
+type dev struct {
+	cfg     config
+	extra   []tools.Tool
+	ui      string
+	model   string
+	stops   []func() // in the order of starting
+	started time.Time
+}
+
+// runDev runs everything in one process group: what DATABASE_URL, TEMPORAL_ADDRESS and OPENAI_* name is used, the rest is
+// started here.
+func runDev(ctx context.Context, cfg config, _ []string) error {
+	d := &dev{cfg: cfg, started: time.Now()}
+	defer d.stop()
+	for _, start := range []func(context.Context) error{d.postgres, d.temporal, d.scripted} {
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	return d.run(ctx)
+}
+
+func (d *dev) say(format string, args ...any) { fmt.Printf("  "+format+"\n", args...) }
+
+func (d *dev) stop() {
+	for i := range d.stops {
+		d.stops[len(d.stops)-1-i]()
+	}
+}
+
+// stopping bounds the end of each embedded part.
+func (d *dev) stopping(f func(context.Context) error) {
+	d.stops = append(d.stops, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := f(ctx); err != nil {
+			d.say("%v", err)
+		}
+	})
+}
+
+func (d *dev) postgres(ctx context.Context) error {
+	if d.cfg.DatabaseURL != "" {
+		return nil
+	}
+	srv, err := postgres.Start(ctx, postgres.Config{Dir: filepath.Join(d.cfg.DataDir, "postgres"), Log: d.say})
+	if err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	d.stopping(srv.Stop)
+	d.cfg.DatabaseURL = srv.DSN()
+	d.say("Postgres %s keeps its data in %s", srv.Version(), srv.Dir())
+	return nil
+}
+
+func (d *dev) temporal(ctx context.Context) error {
+	if d.cfg.TemporalAddress != "" {
+		return nil
+	}
+	attributes := map[string]string{}
+	for _, name := range contract.SearchAttributes {
+		attributes[name] = "Keyword"
+	}
+	srv, err := temporal.Start(ctx, temporal.Config{
+		Dir: filepath.Join(d.cfg.DataDir, "temporal"), PostgresDSN: d.cfg.DatabaseURL, Namespace: d.cfg.TemporalNamespace,
+		SearchAttributes: attributes, Port: 7233, UIPort: d.cfg.TemporalUIPort, Log: d.say,
+	})
+	if err != nil {
+		return fmt.Errorf("temporal: %w", err)
+	}
+	d.stopping(srv.Stop)
+	d.cfg.TemporalAddress, d.ui = srv.Address(), srv.UIURL()
+	return nil
+}
+
+// scripted starts the built-in model where no real one is configured.
+func (d *dev) scripted(context.Context) error {
+	d.model = d.cfg.Model
+	if d.cfg.OpenAIKey != "" || d.cfg.OpenAIURL != "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: scripted.New(scripted.Options{Play: scripted.Demo()}), ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = srv.Serve(l) }()
+	d.stops = append(d.stops, func() { _ = srv.Close() })
+	d.cfg.OpenAIURL, d.cfg.Model = "http://"+l.Addr().String()+"/v1", "scripted"
+	d.model = "the built-in scripted one; set OPENAI_API_KEY or OPENAI_BASE_URL for a real one"
+	d.extra = append(d.extra, tools.DemoWork())
+	return nil
+}
+
+func (d *dev) run(ctx context.Context) error {
+	if err := store.Migrate(ctx, d.cfg.DatabaseURL); err != nil {
+		return err
+	}
+	wc, err := d.cfg.worker(d.extra...)
+	if err != nil {
+		return err
+	}
+	outbox := relay.New()
+	sc := d.cfg.store()
+	sc.OnNudge = outbox.Kick
+	db, err := store.Open(ctx, sc)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	client, err := dialTemporal(ctx, d.cfg)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := registerAttributes(ctx, client, d.cfg.TemporalNamespace); err != nil {
+		return err
+	}
+	l, err := d.listen()
+	if err != nil {
+		return err
+	}
+	if loopback(l.Addr()) {
+		if err := db.EnsureKey(ctx, devOwner, "dev", devKey); err != nil {
+			return err
+		}
+	}
+	return together(ctx,
+		func(ctx context.Context) error { outbox.Run(ctx, db, client); return nil },
+		func(ctx context.Context) error { return worker.Run(ctx, db, client, wc) },
+		func(ctx context.Context) error { return serve(ctx, l, db, client) },
+		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil })
+}
+
+// listen takes the configured address, or another port where that is in use.
+func (d *dev) listen() (net.Listener, error) {
+	l, err := net.Listen("tcp", d.cfg.Addr)
+	if err == nil {
+		return l, nil
+	}
+	host, _, _ := net.SplitHostPort(d.cfg.Addr)
+	other, otherErr := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if otherErr != nil {
+		return nil, errors.Join(err, otherErr)
+	}
+	d.say("%s cannot be used (%v); taking %s", d.cfg.Addr, err, other.Addr())
+	return other, nil
+}
+
+func loopback(a net.Addr) bool {
+	tcp, ok := a.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+func (d *dev) welcome(a net.Addr) {
+	url := "http://" + a.String()
+	lines := []string{
+		"", "Bobbin runs, after " + time.Since(d.started).Round(100*time.Millisecond).String() + ".", "",
+		"  API          " + url,
+	}
+	if d.ui != "" {
+		lines = append(lines, "  Temporal UI  "+d.ui)
+	}
+	lines = append(lines, "  model        "+d.model, "")
+	if loopback(a) {
+		lines = append(lines,
+			"Talk to it from another terminal:", "",
+			"  BOBBIN_URL="+url+" bin/bobbin chat", "",
+			"or by hand:", "",
+			"  curl -H 'Authorization: Bearer "+devKey+"' -H 'Content-Type: application/json' \\",
+			"       -d '{\"text\": \"Work slowly for 20 seconds\"}' "+url+"/v1/threads/home/messages",
+			"  curl -N -H 'Authorization: Bearer "+devKey+"' '"+url+"/v1/threads/home/events?after=0'", "")
+	}
+	lines = append(lines, "Ctrl-C stops everything; the data stays in "+d.cfg.DataDir+".", "")
+	fmt.Println(strings.Join(lines, "\n"))
+}

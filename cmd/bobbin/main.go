@@ -1,0 +1,72 @@
+// Bobbin is a server for long-running conversations with an AI agent. Without an argument it lists its commands.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+type command struct {
+	name, args, does string
+	run              func(ctx context.Context, cfg config, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{"dev", "", "Postgres, Temporal, API and worker in one, all set up; Ctrl-C stops everything", runDev},
+		{"api", "", "the HTTP API", runAPI},
+		{"worker", "", "a worker that runs turns", runWorker},
+		{"migrate", "", "bring the database and Temporal's search attributes to this version", runMigrate},
+		{"chat", "[thread]", "talk to a server from the terminal; thread is an id, or home", runChat},
+		{"key", "create OWNER [NAME]", "make an API key for an owner, and print it once", runKey},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		fmt.Fprintln(os.Stderr, "bobbin:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return usage()
+	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			cfg, err := readConfig(c.name)
+			if err != nil {
+				return err
+			}
+			slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: cfg.LogLevel})))
+			return c.run(ctx, cfg, args[1:])
+		}
+	}
+	if args[0] == "version" || args[0] == "--version" {
+		fmt.Println("bobbin", version)
+		return nil
+	}
+	return errors.Join(fmt.Errorf("there is no command %q", args[0]), usage())
+}
+
+func usage() error {
+	fmt.Println("Bobbin, a server for long-running conversations with an AI agent.")
+	fmt.Println()
+	for _, c := range commands() {
+		fmt.Printf("  bobbin %-28s %s\n", c.name+" "+c.args, c.does)
+	}
+	fmt.Println("\nConfiguration is in environment variables; docs/operations.md lists them.")
+	return nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
+
+	"bobbin/api"
+	"bobbin/relay"
+	"bobbin/store"
+	"bobbin/worker"
+)
+
+// retryEvery is how long a command waits between attempts to reach what it needs at start.
+const retryEvery = 2 * time.Second
+
+// openStore connects to Postgres, and tries again until ctx ends: in a cluster the parts start in any order.
+func openStore(ctx context.Context, cfg store.Config) (*store.DB, error) {
+	return persist(ctx, "Postgres (DATABASE_URL)", func() (*store.DB, error) { return store.Open(ctx, cfg) })
+}
+
+func dialTemporal(ctx context.Context, cfg config) (client.Client, error) {
+	return persist(ctx, "Temporal (TEMPORAL_ADDRESS)", func() (client.Client, error) {
+		return client.DialContext(ctx, client.Options{
+			HostPort: cfg.TemporalAddress, Namespace: cfg.TemporalNamespace, Logger: quieter{sdklog.NewStructuredLogger(slog.Default())},
+		})
+	})
+}
+
+func persist[T any](ctx context.Context, what string, connect func() (T, error)) (T, error) {
+	for {
+		v, err := connect()
+		if err == nil || ctx.Err() != nil {
+			return v, err
+		}
+		slog.Warn("cannot reach "+what+", trying again", "every", retryEvery, "error", err)
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(retryEvery):
+		}
+	}
+}
+
+// quieter lowers what the SDK says of single activity attempts: they are retried, and the turn's row tells how it ended.
+type quieter struct{ sdklog.Logger }
+
+func (q quieter) Info(msg string, kv ...any) { q.Debug(msg, kv...) }
+
+func runAPI(ctx context.Context, cfg config, _ []string) error {
+	outbox := relay.New()
+	sc := cfg.store()
+	sc.OnNudge = outbox.Kick
+	db, err := openStore(ctx, sc)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	temporal, err := dialTemporal(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer temporal.Close()
+	l, err := net.Listen("tcp", cfg.Addr)
+	if err != nil {
+		return fmt.Errorf("BOBBIN_ADDR: %w", err)
+	}
+	slog.Info("API listens", "addr", l.Addr().String())
+	return together(ctx,
+		func(ctx context.Context) error { outbox.Run(ctx, db, temporal); return nil },
+		func(ctx context.Context) error { return serve(ctx, l, db, temporal) })
+}
+
+// serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
+func serve(ctx context.Context, l net.Listener, db *store.DB, temporal client.Client) error {
+	srv := &http.Server{
+		Handler: api.New(api.Config{
+			Store: db, Done: ctx.Done(), Version: version,
+			Ready: func(ctx context.Context) error {
+				if _, err := temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+					return errors.New("Temporal does not answer")
+				}
+				return nil
+			},
+		}),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(l) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	return srv.Shutdown(bounded)
+}
+
+func runWorker(ctx context.Context, cfg config, _ []string) error {
+	wc, err := cfg.worker()
+	if err != nil {
+		return err
+	}
+	outbox := relay.New()
+	sc := cfg.store()
+	sc.OnNudge = outbox.Kick
+	db, err := openStore(ctx, sc)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	temporal, err := dialTemporal(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer temporal.Close()
+	slog.Info("worker runs", "model", cfg.Model)
+	return together(ctx,
+		func(ctx context.Context) error { outbox.Run(ctx, db, temporal); return nil },
+		func(ctx context.Context) error { return worker.Run(ctx, db, temporal, wc) })
+}
+
+// together runs all parts until ctx ends or one fails, and waits for all to end.
+func together(ctx context.Context, parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make(chan error, len(parts))
+	for _, part := range parts {
+		go func() {
+			errs <- part(ctx)
+			cancel()
+		}()
+	}
+	var all []error
+	for range parts {
+		all = append(all, <-errs)
+	}
+	return errors.Join(all...)
+}

@@ -1,0 +1,134 @@
+// Package relay carries nudges from the outbox to the threads' workflows. A process that commits one sends it at once;
+// what did not go out (the process died, Temporal was away) is sent by any relay a second later. A sweep nudges threads
+// that have work which nobody has moved.
+package relay
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"go.temporal.io/api/enums/v1"
+	"go.temporal.io/sdk/client"
+
+	"bobbin/contract"
+	"bobbin/store"
+)
+
+const (
+	senders     = 8
+	backlog     = 1024             // nudges in memory; what does not fit is found in the outbox
+	lookEvery   = time.Second      // at the outbox
+	lookLimit   = 200              // nudges at once
+	resendAfter = 5 * time.Second  // a nudge whose sending is not known to have worked
+	sendTimeout = 4 * time.Second  // less than resendAfter
+	sweepEvery  = 30 * time.Second // and at start
+)
+
+// Relay sends nudges. Make it with New, give its Kick to store.Config.OnNudge, and run it.
+type Relay struct {
+	kicks chan store.Nudge
+}
+
+// New returns a relay that holds what it is given until it runs.
+func New() *Relay { return &Relay{kicks: make(chan store.Nudge, backlog)} }
+
+// Kick sends a nudge soon. It does not block.
+func (r *Relay) Kick(n store.Nudge) {
+	select {
+	case r.kicks <- n:
+	default:
+	}
+}
+
+// Run sends nudges until ctx ends.
+func (r *Relay) Run(ctx context.Context, db *store.DB, temporal client.Client) {
+	var done sync.WaitGroup
+	for range senders {
+		done.Go(func() { r.send(ctx, db, temporal) })
+	}
+	done.Go(func() {
+		every(ctx, lookEvery, func() {
+			r.queue(ctx)(db.NudgesDue(ctx, lookLimit, resendAfter))
+		})
+	})
+	done.Go(func() {
+		every(ctx, sweepEvery, func() {
+			if _, err := db.PruneEvents(ctx, pruneLimit); err != nil && ctx.Err() == nil {
+				slog.Warn("events not pruned", "error", err)
+			}
+			r.queue(ctx)(db.Sweep(ctx, sweepEvery))
+		})
+	})
+	done.Wait()
+}
+
+const pruneLimit = 10_000 // events a sweep
+
+// queue hands nudges to the senders.
+func (r *Relay) queue(ctx context.Context) func([]store.Nudge, error) {
+	return func(list []store.Nudge, err error) {
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("outbox not read", "error", err)
+		}
+		for _, n := range list {
+			select {
+			case r.kicks <- n:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+func (r *Relay) send(ctx context.Context, db *store.DB, temporal client.Client) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case n := <-r.kicks:
+			if err := nudge(ctx, temporal, n); err != nil {
+				if ctx.Err() == nil {
+					slog.Warn("nudge not sent, it stays in the outbox", "thread", n.ThreadID, "kind", string(n.Kind), "error", err)
+				}
+				continue
+			}
+			if n.ID == 0 {
+				continue
+			}
+			if err := db.NudgesSent(context.WithoutCancel(ctx), []int64{n.ID}); err != nil {
+				slog.Warn("nudge not removed, it is sent again", "thread", n.ThreadID, "error", err)
+			}
+		}
+	}
+}
+
+// nudge signals the thread's workflow, and starts it if it does not run.
+func nudge(ctx context.Context, temporal client.Client, n store.Nudge) error {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	id := contract.ThreadWorkflowID(n.ThreadID)
+	_, err := temporal.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
+		contract.Nudge{Kind: contract.NudgeKind(n.Kind), TurnID: n.TurnID},
+		client.StartWorkflowOptions{
+			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID,
+			WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+		},
+		contract.ThreadWorkflow, contract.ThreadInput{ThreadID: n.ThreadID})
+	return err
+}
+
+// every calls f now and then every d, until ctx ends.
+func every(ctx context.Context, d time.Duration, f func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		f()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,114 @@
+// Package worker is a process that runs workflows and activities.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"bobbin/activities"
+	"bobbin/contract"
+	"bobbin/store"
+	"bobbin/workflows"
+)
+
+// Config says how a worker runs. Zero values mean the defaults.
+type Config struct {
+	Namespace     string
+	Activities    activities.Config // WorkerID, Deltas and Temporal are filled in
+	MaxStints     int               // stints and tools at once; default 100
+	DrainTimeout  time.Duration     // how long a stopping worker waits for rounds under way; default 30s
+	StickyTimeout time.Duration     // how long a workflow task waits for the worker that has it cached; default 1s
+}
+
+// A cancelled activity hears of it with its next heartbeat, which the SDK holds back for so long.
+const heartbeatThrottle = time.Second
+
+// Dead workers' attempts are looked for so often.
+const reapEvery = time.Second
+
+// Run registers a worker and runs it until ctx ends, then drains: each stint comes back at its next round head.
+func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
+	if cfg.MaxStints == 0 {
+		cfg.MaxStints = 100
+	}
+	if cfg.DrainTimeout == 0 {
+		cfg.DrainTimeout = 30 * time.Second
+	}
+	if cfg.StickyTimeout == 0 {
+		cfg.StickyTimeout = time.Second
+	}
+	entry, err := db.RegisterWorker(ctx)
+	if err != nil {
+		return fmt.Errorf("run worker: %w", err)
+	}
+	defer entry.Close()
+	deltas := db.NewDeltas()
+	defer deltas.Close()
+
+	cfg.Activities.Store, cfg.Activities.Deltas, cfg.Activities.Temporal = db, deltas, c
+	cfg.Activities.WorkerID = entry.ID
+	acts := activities.New(cfg.Activities)
+	w := worker.New(c, contract.TaskQueue, worker.Options{
+		Identity:                           entry.ID,
+		MaxConcurrentActivityExecutionSize: cfg.MaxStints,
+		WorkerStopTimeout:                  cfg.DrainTimeout,
+		StickyScheduleToStartTimeout:       cfg.StickyTimeout,
+		MaxHeartbeatThrottleInterval:       heartbeatThrottle,
+		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
+	})
+	Register(w, acts)
+	if err := w.Start(); err != nil {
+		return fmt.Errorf("run worker: %w", err)
+	}
+	reap(ctx, db, c, cfg.Namespace)
+	w.Stop()
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
+	defer cancel()
+	acts.Drain(drain)
+	return nil
+}
+
+// Register enters all workflows and activities under the names of package contract.
+func Register(r worker.Registry, a *activities.Activities) {
+	r.RegisterWorkflowWithOptions(workflows.Thread, workflow.RegisterOptions{Name: contract.ThreadWorkflow})
+	r.RegisterWorkflowWithOptions(workflows.Background, workflow.RegisterOptions{Name: contract.BackgroundWorkflow})
+	r.RegisterActivityWithOptions(a.Claim, activity.RegisterOptions{Name: contract.ClaimActivity})
+	r.RegisterActivityWithOptions(a.End, activity.RegisterOptions{Name: contract.EndActivity})
+	r.RegisterActivityWithOptions(a.Stint, activity.RegisterOptions{Name: contract.StintActivity})
+	r.RegisterDynamicActivity(a.Tool, activity.DynamicRegisterOptions{})
+}
+
+// reap fails the attempts of dead workers by activity id until ctx ends, so that Temporal hands them out at once instead
+// of after the heartbeat time-out.
+func reap(ctx context.Context, db *store.DB, c client.Client, namespace string) {
+	tick := time.NewTicker(reapEvery)
+	defer tick.Stop()
+	for {
+		dead, err := db.DeadAttempts(ctx)
+		if err != nil && ctx.Err() == nil {
+			slog.Warn("dead attempts not looked for", "error", err)
+		}
+		for _, a := range dead {
+			gone := temporal.NewApplicationError("the worker died", contract.WorkerGone)
+			err := c.CompleteActivityByID(ctx, namespace, a.WorkflowID, a.RunID, a.ActivityID, nil, gone)
+			if notFound := (*serviceerror.NotFound)(nil); err != nil && !errors.As(err, &notFound) {
+				slog.Warn("a dead attempt was not failed, its heartbeat time-out will", "turn", a.TurnID, "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
