@@ -109,7 +109,7 @@ func (d *dev) scripted(context.Context) error {
 	if err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: scripted.New(scripted.Options{Play: scripted.Demo()}), ReadHeaderTimeout: 10 * time.Second}
+	srv := &http.Server{Handler: scripted.New(scripted.Options{Play: scripted.Demo(), Keep: 100}), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = srv.Serve(l) }()
 	d.stops = append(d.stops, func() { _ = srv.Close() })
 	d.cfg.OpenAIURL, d.cfg.Model = "http://"+l.Addr().String()+"/v1", "scripted"
