@@ -1,0 +1,50 @@
+# Bobbin. `make` alone lists what there is.
+.DEFAULT_GOAL := help
+export GOWORK := off
+export GOFLAGS += -buildvcs=false
+
+BIN := bin/bobbin
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: dev
+dev: build ## run everything: Postgres, Temporal, API, worker; Ctrl-C stops it
+	@exec $(BIN) dev
+
+.PHONY: test
+test: deps ## run all tests, on a real Postgres and a real Temporal server
+	@echo "Building the packages and their tests (a few minutes at first) …"
+	@go vet ./...
+	@echo "Running the tests …"
+	@go test -timeout 20m ./...
+	@go test -C devserver -timeout 10m ./...
+
+.PHONY: build
+build: ## build bin/bobbin
+	@echo "Building $(BIN) (a minute or two at first) …"
+	@go build -ldflags '-X main.version=$(VERSION)' -o $(BIN) ./cmd/bobbin
+
+.PHONY: chat
+chat: build ## talk to a running server from the terminal
+	@exec $(BIN) chat
+
+.PHONY: lint
+lint: ## check the format, and the linters of .golangci.yml where golangci-lint is installed
+	@test -z "$$(gofmt -l . | grep -v /testdata/)" || { gofmt -l .; exit 1; }
+	@if command -v golangci-lint >/dev/null; then golangci-lint run ./...; else echo "golangci-lint is not installed; only the format was checked"; fi
+
+.PHONY: record
+record: ## record the workflow histories that tests replay
+	@go test ./workflows -run TestRecord -record
+
+.PHONY: clean
+clean: ## remove what was built; data in .bobbin stays
+	@rm -rf bin
+
+# What tests need beside Go. Both say what they do.
+.PHONY: deps
+deps:
+	@go run ./embedded/prepare
