@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -24,7 +25,8 @@ type Config struct {
 	Done <-chan struct{}
 	// Metrics is where the API registers its own, and what /metrics shows. Nil: a registry of its own.
 	Metrics *prometheus.Registry
-	Version string // shown by /healthz
+	Version string       // shown by /healthz
+	Log     *slog.Logger // nil: slog.Default
 
 	Limits       Limits
 	Timeout      time.Duration // of a request that is no stream; default 30s
@@ -47,6 +49,7 @@ type Limits struct {
 
 func (c *Config) fill() {
 	orElse(&c.Metrics, prometheus.NewRegistry())
+	orElse(&c.Log, slog.Default())
 	orElse(&c.Timeout, 30*time.Second)
 	orElse(&c.KeyTTL, 10*time.Second)
 	orElse(&c.KeepAlive, 15*time.Second)
@@ -84,10 +87,10 @@ func New(cfg Config) http.Handler {
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
-	e.Use(identify, a.observe, recovered)
-	e.NoRoute(func(c *gin.Context) { fail(c, thread.ErrNotFound) })
+	e.Use(identify, a.observe, a.recovered)
+	e.NoRoute(func(c *gin.Context) { a.fail(c, thread.ErrNotFound) })
 	e.NoMethod(func(c *gin.Context) {
-		fail(c, &Problem{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The header Allow names the methods of this address."})
+		a.fail(c, &Problem{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The header Allow names the methods of this address."})
 	})
 	a.operatorRoutes(e)
 	a.routes(e.Group("/v1", a.authorize))
@@ -133,7 +136,7 @@ func (a *api) answer(status int, h func(*gin.Context) (any, error)) gin.HandlerF
 		c.Request = c.Request.WithContext(ctx)
 		body, err := h(c)
 		if err != nil {
-			fail(c, err)
+			a.fail(c, err)
 			return
 		}
 		c.PureJSON(status, body)

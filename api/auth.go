@@ -18,14 +18,14 @@ const ownerKey = "bobbin.owner"
 func (a *api) authorize(c *gin.Context) {
 	scheme, key, _ := strings.Cut(c.GetHeader("Authorization"), " ")
 	if key = strings.TrimSpace(key); !strings.EqualFold(scheme, "Bearer") || key == "" {
-		fail(c, thread.ErrUnauthorized)
+		a.fail(c, thread.ErrUnauthorized)
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.Request.Context(), a.cfg.Timeout)
 	defer cancel()
 	id, err := a.keys.owner(ctx, key)
 	if err != nil {
-		fail(c, err)
+		a.fail(c, err)
 		return
 	}
 	c.Set(ownerKey, id)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -27,7 +26,7 @@ const retryHint = time.Second
 func (a *api) events(c *gin.Context) {
 	s, err := a.openStream(c)
 	if err != nil {
-		fail(c, err)
+		a.fail(c, err)
 		return
 	}
 	a.metrics.subscribers.Inc()
@@ -147,7 +146,7 @@ func (s *stream) follow(ctx context.Context) <-chan []thread.Event {
 			list, err := sub.Next(ctx)
 			if err != nil {
 				if ctx.Err() == nil && !errors.Is(err, thread.ErrUnavailable) {
-					slog.ErrorContext(ctx, "event stream failed", "thread", s.threadID, "error", err)
+					s.cfg.Log.ErrorContext(ctx, "event stream failed", "thread", s.threadID, "error", err)
 				}
 				return // the client comes back with its last event's id
 			}

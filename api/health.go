@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -28,7 +27,7 @@ func (a *api) readyz(c *gin.Context) {
 	defer cancel()
 	var missing []string
 	if err := a.store.Ping(ctx); err != nil {
-		slog.WarnContext(ctx, "not ready", "error", err)
+		a.cfg.Log.WarnContext(ctx, "not ready", "error", err)
 		missing = append(missing, "postgres does not answer")
 	}
 	if a.cfg.Ready != nil {
@@ -37,7 +36,7 @@ func (a *api) readyz(c *gin.Context) {
 		}
 	}
 	if len(missing) > 0 {
-		fail(c, &Problem{
+		a.fail(c, &Problem{
 			Status: http.StatusServiceUnavailable, Code: CodeUnavailable, Detail: "Not ready: " + strings.Join(missing, "; ") + ".", Missing: missing,
 		})
 		return

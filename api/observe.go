@@ -82,7 +82,7 @@ func (a *api) observe(c *gin.Context) {
 	if operatorRoute[route] {
 		level = slog.LevelDebug // probes and scrapes, every few seconds
 	}
-	slog.LogAttrs(c.Request.Context(), level, "request",
+	a.cfg.Log.LogAttrs(c.Request.Context(), level, "request",
 		slog.String("method", method), slog.String("route", route), slog.Int("status", status), slog.Duration("took", took),
 		slog.String("owner", owner(c)), slog.String("request_id", requestID(c)))
 }
@@ -97,7 +97,7 @@ var (
 
 // recovered answers for a handler that panicked. It logs where, and only what Go itself says, as other values may hold
 // what a person wrote.
-func recovered(c *gin.Context) {
+func (a *api) recovered(c *gin.Context) {
 	defer func() {
 		v := recover()
 		switch {
@@ -110,12 +110,12 @@ func recovered(c *gin.Context) {
 		if err, ok := v.(runtime.Error); ok {
 			what = err.Error()
 		}
-		slog.ErrorContext(c.Request.Context(), "handler panicked",
+		a.cfg.Log.ErrorContext(c.Request.Context(), "handler panicked",
 			"route", c.FullPath(), "request_id", requestID(c), "panic", what, "stack", string(debug.Stack()))
 		if c.Writer.Written() {
 			panic(http.ErrAbortHandler) // the client must not take what it got for the whole
 		}
-		fail(c, fmt.Errorf("panic: %s", what))
+		a.fail(c, fmt.Errorf("panic: %s", what))
 	}()
 	c.Next()
 }

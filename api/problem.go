@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -125,7 +124,7 @@ func problemOf(err error) (*Problem, bool) {
 }
 
 // fail answers with a problem document.
-func fail(c *gin.Context, err error) {
+func (a *api) fail(c *gin.Context, err error) {
 	if c.Request.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		c.Status(statusClientGone) // for the log; nobody reads the answer
 		c.Abort()
@@ -133,7 +132,7 @@ func fail(c *gin.Context, err error) {
 	}
 	known, ok := problemOf(err)
 	if !ok {
-		slog.ErrorContext(c.Request.Context(), "request failed", "route", c.FullPath(), "request_id", requestID(c), "error", err)
+		a.cfg.Log.ErrorContext(c.Request.Context(), "request failed", "route", c.FullPath(), "request_id", requestID(c), "error", err)
 	}
 	p := *known
 	p.Type, p.Title, p.RequestID = "about:blank", http.StatusText(p.Status), requestID(c)
