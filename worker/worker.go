@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
@@ -67,6 +68,7 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
 	})
 	Register(w, acts)
+	reapOnce(ctx, db, c, cfg.Namespace) // before this worker can be handed what a dead one held
 	if err := w.Start(); err != nil {
 		return fmt.Errorf("run worker: %w", err)
 	}
@@ -88,27 +90,49 @@ func Register(r worker.Registry, a *activities.Activities) {
 	r.RegisterDynamicActivity(a.Tool, activity.DynamicRegisterOptions{})
 }
 
-// reap fails the attempts of dead workers by activity id until ctx ends, so that Temporal hands them out at once instead
-// of after the heartbeat time-out.
+// reap fails the attempts of dead workers until ctx ends.
 func reap(ctx context.Context, db *store.DB, c client.Client, namespace string) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
 	for {
-		dead, err := db.DeadAttempts(ctx)
-		if err != nil && ctx.Err() == nil {
-			slog.Warn("dead attempts not looked for", "error", err)
-		}
-		for _, a := range dead {
-			gone := temporal.NewApplicationError("the worker died", contract.WorkerGone)
-			err := c.CompleteActivityByID(ctx, namespace, a.WorkflowID, a.RunID, a.ActivityID, nil, gone)
-			if notFound := (*serviceerror.NotFound)(nil); err != nil && !errors.As(err, &notFound) {
-				slog.Warn("a dead attempt was not failed, its heartbeat time-out will", "turn", a.TurnID, "error", err)
-			}
-		}
+		reapOnce(ctx, db, c, namespace)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 	}
+}
+
+// reapOnce fails the attempts of dead workers by activity id, so that Temporal hands them out at once instead of after the
+// heartbeat time-out.
+func reapOnce(ctx context.Context, db *store.DB, c client.Client, namespace string) {
+	dead, err := db.DeadAttempts(ctx)
+	if err != nil && ctx.Err() == nil {
+		slog.Warn("dead attempts not looked for", "error", err)
+	}
+	for _, a := range dead {
+		if err := fail(ctx, c, namespace, a); err != nil && ctx.Err() == nil {
+			slog.Warn("a dead attempt was not failed, its heartbeat time-out will", "turn", a.TurnID, "error", err)
+		}
+	}
+}
+
+// fail fails an attempt if its worker still holds the activity: the id is the same for the next attempt, which may have
+// begun elsewhere.
+func fail(ctx context.Context, c client.Client, namespace string, a store.Attempt) error {
+	desc, err := c.DescribeWorkflowExecution(ctx, a.WorkflowID, a.RunID)
+	if notFound := (*serviceerror.NotFound)(nil); errors.As(err, &notFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range desc.GetPendingActivities() {
+		if p.GetActivityId() == a.ActivityID && p.GetLastWorkerIdentity() == a.WorkerID && p.GetState() != enums.PENDING_ACTIVITY_STATE_SCHEDULED {
+			gone := temporal.NewApplicationError("the worker died", contract.WorkerGone)
+			return c.CompleteActivityByID(ctx, namespace, a.WorkflowID, a.RunID, a.ActivityID, nil, gone)
+		}
+	}
+	return nil
 }

@@ -49,6 +49,9 @@ func runDev(ctx context.Context, cfg config, _ []string) error {
 func (d *dev) say(format string, args ...any) { fmt.Printf("  "+format+"\n", args...) }
 
 func (d *dev) stop() {
+	if len(d.stops) > 0 {
+		fmt.Println("Stopping …")
+	}
 	for i := range d.stops {
 		d.stops[len(d.stops)-1-i]()
 	}

@@ -27,14 +27,19 @@ func say(format string, args ...any) { fmt.Printf("  "+format+"\n", args...) }
 
 func prepare(ctx context.Context) error {
 	fmt.Println("Looking for PostgreSQL and a Temporal server …")
-	if _, err := postgres.Shared(ctx); err != nil {
-		return err
-	}
 	dir, err := os.MkdirTemp("", "bobbin-prepare")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user
+		return err
+	}
+	pg, err := postgres.Start(ctx, postgres.Config{Dir: filepath.Join(dir, "postgres"), Ephemeral: true, Log: say})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = pg.Stop(context.WithoutCancel(ctx)) }()
 	srv, err := temporal.Start(ctx, temporal.Config{
 		Dir: filepath.Join(dir, "temporal"), Memory: true, Namespace: "default", Headless: true, NoDownload: true, Log: say,
 	})
