@@ -33,12 +33,13 @@ type threadRun struct {
 
 	claimed contract.Claimed
 	running *turnRun // the conversation turn
+	again   bool     // a nudge came that no claim has followed
 	status  string   // as last written to the search attributes
 }
 
 func (t *threadRun) run(ctx workflow.Context) error {
 	for {
-		t.drain()
+		t.drain(ctx)
 		if err := t.claim(ctx); err != nil {
 			return err
 		}
@@ -58,33 +59,43 @@ func (t *threadRun) run(ctx workflow.Context) error {
 		if t.full(ctx) {
 			return t.rollOver(ctx)
 		}
-		if more := t.wait(ctx); !more {
+		if more := t.again || t.wait(ctx); !more {
 			return nil
 		}
 	}
 }
 
 // drain drops the nudges that have arrived. A claim follows, which sees everything that they could have said.
-func (t *threadRun) drain() {
+func (t *threadRun) drain(ctx workflow.Context) {
 	var n contract.Nudge
 	for t.nudges.ReceiveAsync(&n) {
-		t.heard(n)
+		t.heard(ctx, n)
 	}
 }
 
-func (t *threadRun) heard(n contract.Nudge) {
-	if n.Kind == contract.NudgeWork && n.TurnID == "" { // a sweep: what is believed to run may not
+// heard acts on what a nudge says beyond "look again".
+func (t *threadRun) heard(ctx workflow.Context, n contract.Nudge) {
+	t.again = true
+	switch {
+	case n.Kind == contract.NudgeStop && t.running != nil && n.TurnID == t.running.turn.ID:
+		t.running.stop()
+	case n.Kind == contract.NudgeStop && slices.Contains(t.in.Children, n.TurnID):
+		// The turn's flag stands in Postgres; this is the backup of the notification.
+		workflow.SignalExternalWorkflow(ctx, contract.TurnWorkflowID(n.TurnID), "", contract.NudgeSignal, n)
+	case n.Kind == contract.NudgeWork && n.TurnID == "": // a sweep: what is believed to run may not
 		t.in.Children = nil
 	}
 }
 
 // claim reads what is to be done, and starts the background turns that are not known to run.
 func (t *threadRun) claim(ctx workflow.Context) error {
-	ctx = local(ctx, "Claim the next turn")
-	t.claimed = contract.Claimed{}
-	if err := workflow.ExecuteLocalActivity(ctx, contract.ClaimActivity, t.in.ThreadID).Get(ctx, &t.claimed); err != nil {
+	t.again = false
+	var claimed contract.Claimed
+	step := local(ctx, "Claim the next turn")
+	if err := workflow.ExecuteLocalActivity(step, contract.ClaimActivity, t.in.ThreadID).Get(step, &claimed); err != nil {
 		return err
 	}
+	t.claimed = claimed
 	var live []string
 	for _, turn := range t.claimed.Background {
 		live = append(live, turn.ID)
@@ -123,8 +134,6 @@ func (t *threadRun) turn(ctx workflow.Context, turn contract.TurnRef) (*contract
 	t.mark(ctx, turn, string(thread.TurnRunning))
 	t.show(ctx)
 
-	ctx, cancel := workflow.WithCancel(ctx)
-	defer cancel()
 	ended := workflow.NewBufferedChannel(ctx, 1)
 	var out contract.Ended
 	var failed error
@@ -155,15 +164,11 @@ func (t *threadRun) follow(ctx workflow.Context, ended workflow.ReceiveChannel) 
 		AddReceive(t.nudges, func(c workflow.ReceiveChannel, _ bool) {
 			var n contract.Nudge
 			c.Receive(ctx, &n)
-			t.heard(n)
+			t.heard(ctx, n)
 			switch {
-			case n.Kind == contract.NudgeStop && n.TurnID == t.running.turn.ID:
-				t.running.stop()
-			case n.Kind == contract.NudgeStop:
-				t.stopChild(ctx, n.TurnID)
 			case n.Kind == contract.NudgeBackground, n.TurnID == "":
 				claim = true
-			default:
+			case n.Kind == contract.NudgeWork:
 				t.running.waiting++
 				t.show(ctx)
 			}
@@ -183,14 +188,6 @@ func (t *threadRun) follow(ctx workflow.Context, ended workflow.ReceiveChannel) 
 	}
 }
 
-// stopChild passes a stop on to a background turn's workflow. The turn's own flag stands in Postgres.
-func (t *threadRun) stopChild(ctx workflow.Context, turnID string) {
-	if slices.Contains(t.in.Children, turnID) {
-		workflow.SignalExternalWorkflow(ctx, contract.TurnWorkflowID(turnID), "", contract.NudgeSignal,
-			contract.Nudge{Kind: contract.NudgeStop, TurnID: turnID})
-	}
-}
-
 // wait returns when there is something to look at, and false when the thread has been idle for long enough.
 func (t *threadRun) wait(ctx workflow.Context) (more bool) {
 	t.show(ctx)
@@ -206,10 +203,7 @@ func (t *threadRun) wait(ctx workflow.Context) (more bool) {
 		AddReceive(t.nudges, func(c workflow.ReceiveChannel, _ bool) {
 			var n contract.Nudge
 			c.Receive(ctx, &n)
-			t.heard(n)
-			if n.Kind == contract.NudgeStop {
-				t.stopChild(ctx, n.TurnID)
-			}
+			t.heard(ctx, n)
 		}).
 		AddFuture(workflow.NewTimerWithOptions(timer, timeout, workflow.TimerOptions{Summary: waitSummary(retry)}), func(workflow.Future) {
 			fired = true
@@ -233,15 +227,9 @@ func full(ctx workflow.Context, s contract.Settings) bool {
 	return info.GetContinueAsNewSuggested() || info.GetCurrentHistoryLength() >= s.RollOver
 }
 
-// rollOver continues as new. The nudges that have arrived are dropped: the new run starts with a claim. A stop of a child
-// is passed on first.
+// rollOver continues as new. The nudges that have arrived are dropped: the new run starts with a claim.
 func (t *threadRun) rollOver(ctx workflow.Context) error {
-	var n contract.Nudge
-	for t.nudges.ReceiveAsync(&n) {
-		if t.heard(n); n.Kind == contract.NudgeStop {
-			t.stopChild(ctx, n.TurnID)
-		}
-	}
+	t.drain(ctx)
 	var p contract.Progress
 	for t.progress.ReceiveAsync(&p) {
 		continue
