@@ -235,11 +235,9 @@ CREATE TABLE steps (
 
 CREATE TABLE streams (
     thread_id text PRIMARY KEY REFERENCES threads,
-    last_seq  bigint NOT NULL DEFAULT 0,
-    first_seq bigint NOT NULL DEFAULT 1
+    last_seq  bigint NOT NULL DEFAULT 0
 );
 COMMENT ON TABLE streams IS 'Numbers the events of a thread. Locked last, so that events become visible in their order';
-COMMENT ON COLUMN streams.first_seq IS 'The oldest event that is still kept';
 
 CREATE TABLE events (
     thread_id  text NOT NULL REFERENCES threads,
@@ -250,7 +248,7 @@ CREATE TABLE events (
     created_at timestamptz NOT NULL,
     PRIMARY KEY (thread_id, seq)
 );
-CREATE INDEX events_answer ON events (turn_id, seq) WHERE name IN ('answer.delta', 'answer.restarted');
+CREATE INDEX events_answer ON events (turn_id, seq) WHERE name IN ('answer.delta', 'answer.restarted', 'turn.started');
 CREATE INDEX events_age ON events USING brin (created_at);
 
 CREATE TABLE outbox (

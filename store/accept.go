@@ -45,7 +45,8 @@ type Accepted struct {
 // LimitError for attachments. After an error nothing has changed.
 func (db *DB) Accept(ctx context.Context, in Incoming) (Accepted, error) {
 	var out Accepted
-	in.Attachments, in.Mentions = unique(in.Attachments), unique(in.Mentions)
+	in.Attachments, in.Mentions = unique(cleanAll(in.Attachments)), unique(cleanAll(in.Mentions))
+	in.Text, in.Key, in.Channel, in.ReplyTo = clean(in.Text), clean(in.Key), clean(in.Channel), clean(in.ReplyTo)
 	err := db.onThread(ctx, "accept", in.OwnerID, in.ThreadID, func(ctx context.Context, t *tx, threadID string) error {
 		a := &accept{tx: t, in: in}
 		var err error
@@ -227,9 +228,10 @@ func (a *accept) interrupt() (Accepted, error) {
 	if a.steering == nil {
 		return a.wait(front)
 	}
+	m := a.steering
 	turn := a.moveSteering(a.b, a.held, front-1, "")
-	if a.joins(turn, a.steering) {
-		return a.join(turn, a.steering)
+	if a.joins(turn, m) {
+		return a.join(turn, m)
 	}
 	return a.wait(front)
 }
@@ -368,6 +370,20 @@ func joinTexts(a, b string) string {
 		return a + b
 	}
 	return strings.TrimRight(a, "\n") + "\n\n" + strings.TrimLeft(b, "\n")
+}
+
+// clean replaces what no text column takes: NUL, and bytes that are not UTF-8. A person's message, a model's reply and a
+// tool's result may hold either, and a statement that fails on them would fail again at every try.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\ufffd"), "\x00", "\ufffd")
+}
+
+func cleanAll(list []string) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = clean(s)
+	}
+	return out
 }
 
 // unique keeps the first of each value, and never returns nil.

@@ -42,6 +42,7 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int) (cal
 // FinishCall records a call's result once. A call that has one keeps it. Where the turn ended meanwhile the outcome of a
 // call that had started still goes to its row, outside the fence, and ErrFenced is returned.
 func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) error {
+	call.Name, call.Result = clean(call.Name), clean(call.Result)
 	var step *thread.Step
 	reads := func(b *pgx.Batch) {
 		b.Queue(`

@@ -44,8 +44,11 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 		t.point(ctx, PointClaim)
 		b := &pgx.Batch{}
 		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: waiting, Now: t.now, Archived: h.archived}
-		out.Conversation = t.claimNext(b, h)
-		if out.Conversation == nil && h.head != nil {
+		ran := h.turnID != ""
+		switch out.Conversation = t.claimNext(b, h); {
+		case out.Conversation != nil && !ran:
+			out.Waiting-- // the one that was claimed
+		case out.Conversation == nil && h.head != nil:
 			out.RetryAt = h.head.retryAt
 		}
 		for _, turn := range background {
@@ -87,7 +90,8 @@ func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
 	}
 }
 
-// start moves a queued turn to running. Its limits count from now.
+// start moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
+// attempts go on counting, so that no delta of an earlier claim passes for one of this.
 func (t *tx) start(b *pgx.Batch, turn *turnRow) {
 	turn.Status, turn.retryAt = thread.TurnRunning, nil
 	turn.Attempt++
@@ -98,7 +102,7 @@ func (t *tx) start(b *pgx.Batch, turn *turnRow) {
 		UPDATE turns
 		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, stopping = false,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
-			tool_failures = '{}', model_attempts = 0, error_code = NULL, error_detail = NULL
+			tool_failures = '{}', model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
 	t.emitTurn(thread.TurnStartedEv, &turn.Turn)
 }
@@ -194,7 +198,7 @@ func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.
 		}}
 		b := &pgx.Batch{}
 		insertTurn(b, turn)
-		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, Text: request}})
+		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, Text: clean(request)}})
 		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
 		t.nudge(NudgeBackground, turn.ID)
 		out = &turn.Turn

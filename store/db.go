@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -45,6 +46,10 @@ const (
 	PointCall     Point = "call"
 )
 
+// maxIdle is how long a transaction may wait for its process. One that is frozen, or on a machine that is cut off, would
+// hold a thread's locks for as long as TCP takes to notice.
+const maxIdle = 30 * time.Second
+
 // DB is the store. It is safe for concurrent use; Close ends it.
 type DB struct {
 	pool *pgxpool.Pool
@@ -54,10 +59,7 @@ type DB struct {
 
 // Open connects to a migrated database. It fails if Postgres cannot be reached.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	cfg.TakeTimeout = defaulted(cfg.TakeTimeout, 2*time.Second)
-	cfg.MaxAttachments = defaulted(cfg.MaxAttachments, 10)
-	cfg.MaxConns = defaulted(cfg.MaxConns, 20)
-	cfg.EventRetention = defaulted(cfg.EventRetention, 30*24*time.Hour)
+	cfg = cfg.withDefaults()
 	pc, err := pgxpool.ParseConfig(cfg.DSN)
 	if err != nil {
 		return nil, errors.New("open store: the database URL cannot be read") // the cause would quote the password
@@ -65,6 +67,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.MaxConns = int32(cfg.MaxConns)
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(maxIdle.Milliseconds(), 10)
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -76,6 +79,14 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	}
 	db.wake = newWaker(db)
 	return db, nil
+}
+
+func (c Config) withDefaults() Config {
+	c.TakeTimeout = defaulted(c.TakeTimeout, 2*time.Second)
+	c.MaxAttachments = defaulted(c.MaxAttachments, 10)
+	c.MaxConns = defaulted(c.MaxConns, 20)
+	c.EventRetention = defaulted(c.EventRetention, 30*24*time.Hour)
+	return c
 }
 
 // Close waits for what is under way and closes all connections.
@@ -110,6 +121,8 @@ type tx struct {
 	db    *DB
 	conn  *pgxpool.Conn
 	begun bool
+
+	timeout time.Duration // of each statement; 0: none
 
 	stream string    // the thread whose events it writes
 	now    time.Time // of the database, read under the event counter's lock
@@ -160,8 +173,12 @@ func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) err
 // flush sends b in one round trip, inside the transaction.
 func (t *tx) flush(ctx context.Context, b *pgx.Batch) error {
 	if !t.begun {
-		begin := &pgx.QueuedQuery{SQL: "BEGIN"}
-		b.QueuedQueries = append([]*pgx.QueuedQuery{begin}, b.QueuedQueries...)
+		begin := &pgx.Batch{}
+		begin.Queue("BEGIN")
+		if t.timeout > 0 {
+			begin.Queue(`SELECT set_config('statement_timeout', $1, true)`, strconv.FormatInt(t.timeout.Milliseconds(), 10))
+		}
+		b.QueuedQueries = append(begin.QueuedQueries, b.QueuedQueries...)
 		t.begun = true
 	}
 	return t.conn.SendBatch(ctx, b).Close()
@@ -231,7 +248,7 @@ func wrap(op string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, pgx.ErrNoRows):
+	case errors.Is(err, pgx.ErrNoRows), code(err) == codeTextRefused: // no id is such text
 		return fmt.Errorf("%s: %w", op, thread.ErrNotFound)
 	case errors.As(err, &pe):
 		return fmt.Errorf("%s: postgres %s %s: %w", op, pe.Code, pe.ConstraintName, unavailable(pe.Code))

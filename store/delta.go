@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ func (d *Deltas) Close() {
 func (d *Deltas) Write(ref TurnRef, delta thread.Delta) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	delta.Text = strings.ReplaceAll(delta.Text, "\x00", " ") // ->> refuses it; as long as it was, as offsets count bytes
 	p := d.pending[ref.ID]
 	if p == nil || p.delta.Round != delta.Round || p.delta.Attempt != delta.Attempt {
 		d.pending[ref.ID] = &pendingDelta{ref, delta}
@@ -122,12 +124,12 @@ func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) {
 	threads := map[string]bool{}
 	err := d.db.transact(ctx, "write deltas", func(ctx context.Context, t *tx) error {
 		clear(threads)
-		w := &deltaTx{tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]int{}}
+		w := &deltaTx{tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]present{}}
 		return w.run(ctx, threads)
 	})
 	if err != nil {
 		slog.Warn("deltas not written", "turns", len(batch), "error", err)
-		if errors.Is(err, thread.ErrUnavailable) {
+		if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 			d.restore(batch)
 		}
 		return
@@ -152,14 +154,17 @@ func (d *Deltas) restore(batch map[string]*pendingDelta) {
 }
 
 // deltaTx locks the event counters of several threads, in the order of their ids, and writes only pieces of turns whose
-// fence is open and whose attempt is the present one: end, stop and the next attempt hold the same counter until they
-// commit, so no piece comes after them.
+// fence is open and whose round and attempt are the present ones: end, stop, the round's commit and the next attempt hold
+// the same counter until they commit, so no piece comes after them.
 type deltaTx struct {
 	*tx
 	batch map[string]*pendingDelta
-	seqs  map[string]int64 // by thread
-	open  map[string]int   // present attempt, by turn that may write
+	seqs  map[string]int64   // by thread
+	open  map[string]present // by turn that may write
 }
+
+// present is the model call that a turn is at.
+type present struct{ round, attempt int }
 
 func (w *deltaTx) run(ctx context.Context, threads map[string]bool) error {
 	var ids []string
@@ -169,20 +174,37 @@ func (w *deltaTx) run(ctx context.Context, threads map[string]bool) error {
 	b := &pgx.Batch{}
 	b.Queue(`
 		SELECT thread_id, last_seq FROM streams WHERE thread_id = ANY ($1) ORDER BY thread_id FOR NO KEY UPDATE`, ids).Query(
-		func(rows pgx.Rows) error { return scanMap(rows, w.seqs) })
+		func(rows pgx.Rows) error {
+			var id string
+			var seq int64
+			_, err := pgx.ForEachRow(rows, []any{&id, &seq}, func() error {
+				w.seqs[id] = seq
+				return nil
+			})
+			return err
+		})
 	b.Queue(`
-		SELECT t.id, t.model_attempts
+		SELECT t.id, t.rounds + 1, t.model_attempts
 		FROM turns t
 		JOIN runs r ON r.thread_id = t.thread_id
 		WHERE t.id = ANY ($1) AND t.kind = 'conversation' AND t.status = 'running' AND r.turn_id = t.id AND NOT r.stopping`,
-		slices.Collect(maps.Keys(w.batch))).Query(func(rows pgx.Rows) error { return scanMap(rows, w.open) })
+		slices.Collect(maps.Keys(w.batch))).Query(func(rows pgx.Rows) error {
+		var id string
+		var p present
+		_, err := pgx.ForEachRow(rows, []any{&id, &p.round, &p.attempt}, func() error {
+			w.open[id] = p
+			return nil
+		})
+		return err
+	})
+	b.Queue(`SELECT clock_timestamp()`).QueryRow(func(r pgx.Row) error { return r.Scan(&w.now) })
 	if err := w.flush(ctx, b); err != nil {
 		return err
 	}
 	b = &pgx.Batch{}
 	for _, id := range slices.Sorted(maps.Keys(w.batch)) {
 		p := w.batch[id]
-		if attempt, ok := w.open[id]; ok && attempt == p.delta.Attempt {
+		if now, ok := w.open[id]; ok && now == (present{p.delta.Round, p.delta.Attempt}) {
 			w.queue(b, p)
 			threads[p.ref.ThreadID] = true
 		}
@@ -195,23 +217,10 @@ func (w *deltaTx) run(ctx context.Context, threads map[string]bool) error {
 
 func (w *deltaTx) queue(b *pgx.Batch, p *pendingDelta) {
 	w.stream, w.seq, w.events = p.ref.ThreadID, w.seqs[p.ref.ThreadID], nil
-	w.now = time.Now().UTC()
 	if p.delta.Offset == 0 {
 		w.phase(p.ref.ID, thread.PhaseAnswering)
 	}
 	w.emit(thread.AnswerDelta, p.ref.ID, p.delta)
 	w.queueEvents(b)
 	w.seqs[p.ref.ThreadID], w.events = w.seq, nil
-}
-
-func scanMap[V any](rows pgx.Rows, dst map[string]V) error {
-	for rows.Next() {
-		var k string
-		var v V
-		if err := rows.Scan(&k, &v); err != nil {
-			return err
-		}
-		dst[k] = v
-	}
-	return rows.Err()
 }

@@ -43,7 +43,7 @@ func (db *DB) End(ctx context.Context, turnID string, attempt int, o Outcome) (E
 		e.held = h
 		t.point(ctx, PointEnd)
 		if e.turn.Status != thread.TurnRunning || e.turn.Attempt != attempt {
-			out = e.recorded()
+			out = e.recorded(attempt)
 			return nil
 		}
 		out = e.decide(o)
@@ -60,12 +60,6 @@ type end struct {
 	turn    *turnRow
 	answer  *string // the text of the round that answers
 	partial string  // what had been written of an answer
-	open    []openCall
-}
-
-type openCall struct {
-	round, idx, step int
-	state            thread.CallState
 }
 
 func (e *end) queueReads(b *pgx.Batch, turnID string) {
@@ -80,18 +74,8 @@ func (e *end) queueReads(b *pgx.Batch, turnID string) {
 		SELECT COALESCE(string_agg(e.data ->> 'text', '' ORDER BY e.seq), '')
 		FROM events e
 		WHERE e.turn_id = $1 AND e.name = 'answer.delta' AND e.seq > COALESCE((
-			SELECT max(r.seq) FROM events r WHERE r.turn_id = $1 AND r.name = 'answer.restarted'), 0)`,
+			SELECT max(r.seq) FROM events r WHERE r.turn_id = $1 AND r.name IN ('answer.restarted', 'turn.started')), 0)`,
 		turnID).QueryRow(func(r pgx.Row) error { return r.Scan(&e.partial) })
-	b.Queue(`
-		SELECT round, idx, step, state
-		FROM calls
-		WHERE turn_id = $1 AND state IN ('pending', 'started')`, turnID).Query(func(rows pgx.Rows) (err error) {
-		e.open, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (c openCall, err error) {
-			err = r.Scan(&c.round, &c.idx, &c.step, &c.state)
-			return c, err
-		})
-		return err
-	})
 }
 
 func scanText(r pgx.Row) (*string, error) {
@@ -99,9 +83,12 @@ func scanText(r pgx.Row) (*string, error) {
 	return &s, r.Scan(&s)
 }
 
-// recorded returns what the first End of the turn decided.
-func (e *end) recorded() Ended {
+// recorded returns what the first End of an attempt decided. One that was claimed again since was put back in the line.
+func (e *end) recorded(attempt int) Ended {
 	out := Ended{Status: e.turn.Status}
+	if e.turn.Attempt > attempt {
+		out.Status = thread.TurnQueued
+	}
 	if e.turn.nextTurnID == "" || e.turn.nextTurnID != e.turnID {
 		return out // nothing followed, or what followed has ended too
 	}
@@ -114,7 +101,7 @@ func (e *end) decide(o Outcome) Ended {
 	switch {
 	case stopping:
 		e.settle(thread.TurnCancelled, nil)
-	case o.Error == nil && e.answer != nil:
+	case e.answer != nil: // it is written, and nothing that failed since can take it back
 		e.settle(thread.TurnSucceeded, nil)
 	case o.Error == nil:
 		e.fail(&thread.TurnError{Code: thread.FailInternal, Detail: "The turn ended without an answer."})
@@ -164,7 +151,7 @@ func (e *end) retry(why *thread.TurnError) {
 // answer or the fixed notice is posted.
 func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 	e.turn.Status, e.turn.FinishedAt, e.turn.Error = status, &e.now, why
-	e.interrupt()
+	e.interrupt(e.b, e.turn.ID)
 	switch {
 	case e.answer != nil:
 		e.turn.Answer = e.say(thread.RoleAssistant, *e.answer, status != thread.TurnSucceeded)
@@ -199,24 +186,21 @@ const (
 	mayHaveRun = "The turn ended while this call was running. It may have taken effect; check before doing it again."
 )
 
-func (e *end) interrupt() {
-	for _, c := range e.open {
-		result := neverRan
-		if c.state == thread.CallStarted {
-			result = mayHaveRun
-		}
-		e.b.Queue(`
-			UPDATE calls
-			SET state = 'interrupted', result = @result, finished_at = @now
-			WHERE turn_id = @turn AND round = @round AND idx = @idx AND state IN ('pending', 'started')`,
-			pgx.NamedArgs{"turn": e.turn.ID, "round": c.round, "idx": c.idx, "result": result, "now": e.now})
-	}
-	if len(e.open) > 0 {
-		e.b.Queue(`
-			UPDATE steps
-			SET status = 'interrupted', finished_at = $2
-			WHERE turn_id = $1 AND status = 'running'`, e.turn.ID, e.now)
-	}
+// interrupt gives every open call of a turn its result, and ends the steps that still run. The outcome of a call may have
+// come after the stop and stands in its row alone.
+func (t *tx) interrupt(b *pgx.Batch, turnID string) {
+	b.Queue(`
+		UPDATE calls
+		SET state = 'interrupted', finished_at = @now, result = CASE state WHEN 'started' THEN @ran ELSE @never END
+		WHERE turn_id = @turn AND state IN ('pending', 'started')`,
+		pgx.NamedArgs{"turn": turnID, "now": t.now, "ran": mayHaveRun, "never": neverRan})
+	b.Queue(`
+		UPDATE steps s
+		SET finished_at = $2, status = COALESCE((
+			SELECT CASE c.state WHEN 'succeeded' THEN 'done' WHEN 'failed' THEN 'failed' END
+			FROM calls c
+			WHERE c.turn_id = s.turn_id AND c.step = s.n), 'interrupted')
+		WHERE s.turn_id = $1 AND s.status = 'running'`, turnID, t.now)
 }
 
 // keepPartial keeps what was written of an answer, in the conversation and in the session.

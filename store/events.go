@@ -72,26 +72,21 @@ func (t *tx) queueEvents(b *pgx.Batch) {
 // Events returns at most limit events of a thread after a sequence number, in order. gap is true if events after it are
 // no longer kept; the list then starts with the oldest that is.
 func (db *DB) Events(ctx context.Context, threadID string, after int64, limit int) (list []thread.Event, gap bool, err error) {
-	b := &pgx.Batch{}
-	b.Queue(`SELECT first_seq > $2 + 1 FROM streams WHERE thread_id = $1`, threadID, after).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&gap)
-	})
-	b.Queue(`
+	rows, _ := db.pool.Query(ctx, `
 		SELECT thread_id, seq, name, COALESCE(turn_id, ''), data, created_at
 		FROM events
 		WHERE thread_id = $1 AND seq > $2
 		ORDER BY seq
-		LIMIT $3`, threadID, after, limit).Query(func(rows pgx.Rows) error {
-		list, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (e thread.Event, err error) {
-			err = r.Scan(&e.ThreadID, &e.Seq, &e.Name, &e.TurnID, &e.Data, &e.CreatedAt)
-			return e, err
-		})
-		return err
+		LIMIT $3`, threadID, after, limit)
+	list, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (e thread.Event, err error) {
+		err = r.Scan(&e.ThreadID, &e.Seq, &e.Name, &e.TurnID, &e.Data, &e.CreatedAt)
+		return e, err
 	})
-	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err != nil {
 		return nil, false, wrap("read events", err)
 	}
-	return list, gap, nil
+	// Numbers have no holes and the newest event stays, so what is missing is missing in front of this very list.
+	return list, len(list) > 0 && list[0].Seq > after+1, nil
 }
 
 // PruneEvents deletes at most limit events older than the retention, the oldest of each thread first, and returns how
@@ -110,8 +105,6 @@ func (db *DB) PruneEvents(ctx context.Context, limit int) (int64, error) {
 			JOIN streams s USING (thread_id)
 			WHERE e.seq < s.last_seq
 			GROUP BY e.thread_id
-		), counter AS (
-			UPDATE streams s SET first_seq = old.seq + 1 FROM old WHERE s.thread_id = old.thread_id
 		)
 		DELETE FROM events e USING old WHERE e.thread_id = old.thread_id AND e.seq <= old.seq`,
 		pgx.NamedArgs{"keep": db.cfg.EventRetention.Round(time.Second), "limit": limit})

@@ -9,7 +9,8 @@ import (
 )
 
 // fenced runs a write of a turn under its fence. fn is called with the locks held, after the reads that it queued in
-// reads; the turn that it is given is fresh. ErrFenced: the turn runs no more, is stopping, or its thread is archived.
+// reads. They and the turn are read under the event counter's lock: other writers of the same turn share the fence, and
+// what was read before the counter was held would be from before their commit. ErrFenced: the turn runs no more, is stopping, or its thread is archived.
 func (db *DB) fenced(
 	ctx context.Context, op string, ref TurnRef, p Point, reads func(*pgx.Batch), fn func(*tx, *pgx.Batch, *turnRow) error,
 ) error {
@@ -22,11 +23,11 @@ func (db *DB) fenced(
 			rows.Close()
 			return rows.Err()
 		})
+		t.lockStream(b, ref.ThreadID)
 		b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&turn, scanTurn))
 		if reads != nil {
 			reads(b)
 		}
-		t.lockStream(b, ref.ThreadID)
 		if err := t.flush(ctx, b); err != nil {
 			return err
 		}

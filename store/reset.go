@@ -50,9 +50,10 @@ func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Me
 	for _, turn := range turns {
 		out.Turns = append(out.Turns, turn.ID)
 		if turn.Status != thread.TurnRunning {
-			e.cancel(e.b, turn)
+			e.cancel(e.b, e.held, turn)
 			continue
 		}
+		e.answer = nil
 		reads := &pgx.Batch{}
 		e.queueReads(reads, turn.ID)
 		if err := e.flush(ctx, reads); err != nil {

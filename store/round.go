@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -40,6 +41,7 @@ const (
 // CommitRound writes a round, its notes and its calls once, under the turn's fence, and returns the entries that it
 // appended to the session. ErrMoved: the session grew since the round was built, or another holder wrote this round.
 func (db *DB) CommitRound(ctx context.Context, ref TurnRef, r Round) ([]thread.Entry, error) {
+	r.clean()
 	var entries []thread.Entry
 	var shown bool
 	end := int64(-1)
@@ -57,10 +59,16 @@ func (db *DB) CommitRound(ctx context.Context, ref TurnRef, r Round) ([]thread.E
 		entries = c.write()
 		return nil
 	})
-	if code(err) == codeUnique {
-		err = thread.ErrMoved
-	}
 	return entries, err
+}
+
+func (r *Round) clean() {
+	r.Reply.Text, r.Reply.Reasoning, r.Reply.Model = clean(r.Reply.Text), clean(r.Reply.Reasoning), clean(r.Reply.Model)
+	r.Notes, r.Calls = cleanAll(r.Notes), slices.Clone(r.Calls)
+	for i := range r.Calls {
+		c := &r.Calls[i]
+		c.ID, c.Name, c.Arguments = clean(c.ID), clean(c.Name), clean(c.Arguments)
+	}
 }
 
 func (r TurnRef) session() string {
@@ -217,13 +225,13 @@ func (db *DB) FailAttempt(ctx context.Context, ref TurnRef) (attempt int, err er
 	return attempt, err
 }
 
-// queueShown reads whether a turn has shown text of an answer that is not yet void.
+// queueShown reads whether a turn has shown text of an answer, since its claim, that is not yet void.
 func queueShown(b *pgx.Batch, turnID string, shown *bool) {
 	b.Queue(`
 		SELECT COALESCE((
 			SELECT name = 'answer.delta'
 			FROM events
-			WHERE turn_id = $1 AND name IN ('answer.delta', 'answer.restarted')
+			WHERE turn_id = $1 AND name IN ('answer.delta', 'answer.restarted', 'turn.started')
 			ORDER BY seq DESC
 			LIMIT 1), false)`, turnID).QueryRow(func(r pgx.Row) error { return r.Scan(shown) })
 }

@@ -35,7 +35,8 @@ type Attempt struct {
 }
 
 // Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, and reads the
-// turn's work. Errors are those of Load.
+// turn's work. Errors are those of Load. The caller calls EndAttempt in any case, an error included: the attempt may be
+// recorded.
 func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
 	var shown bool
 	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &shown) }

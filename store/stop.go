@@ -75,7 +75,7 @@ func (s *stop) conversation() {
 		}
 		s.out.Turns = append(s.out.Turns, s.turnID)
 	case s.head != nil && s.head.failures > 0: // it failed, and would go on by itself
-		s.cancel(s.b, s.head)
+		s.cancel(s.b, s.held, s.head)
 		s.out.Turns = append(s.out.Turns, s.head.ID)
 	}
 	if s.steering != nil {
@@ -91,7 +91,7 @@ func (s *stop) others(turns []*turnRow, messages []*thread.Message) {
 			s.stopBackground(s.b, turn)
 			s.out.Turns = append(s.out.Turns, turn.ID)
 		default:
-			s.cancel(s.b, turn)
+			s.cancel(s.b, s.held, turn)
 			s.out.Turns = append(s.out.Turns, turn.ID)
 		}
 	}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +25,7 @@ func (db *DB) Take(ctx context.Context, turnID string) ([]thread.Entry, error) {
 	}
 	var entries []thread.Entry
 	err = db.transact(ctx, "take", func(ctx context.Context, t *tx) (err error) {
+		t.timeout = db.cfg.TakeTimeout
 		entries, err = t.take(ctx, threadID, turnID)
 		return err
 	})
@@ -49,11 +49,6 @@ func (db *DB) waits(ctx context.Context, turnID string) (threadID string, waits 
 }
 
 func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry, error) {
-	b := &pgx.Batch{}
-	b.Queue(`SELECT set_config('statement_timeout', $1, true)`, strconv.FormatInt(t.db.cfg.TakeTimeout.Milliseconds(), 10))
-	if err := t.flush(ctx, b); err != nil {
-		return nil, err
-	}
 	end := int64(-1)
 	h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 		b.Queue(`SELECT COALESCE(max(pos), -1) FROM entries WHERE session_id = $1`, threadID).QueryRow(func(r pgx.Row) error {
@@ -70,12 +65,15 @@ func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry,
 	if m := h.steering; m == nil || len(m.Attachments) > 0 || len(m.Mentions) > 0 {
 		return nil, nil
 	}
-	b = &pgx.Batch{}
+	b := &pgx.Batch{}
 	entries := t.load(b, h)
 	for i := range entries {
 		entries[i].Pos = end + 1 + int64(i)
 	}
-	return entries, t.commit(ctx, b)
+	if err := t.commit(ctx, b); err != nil {
+		return nil, err
+	}
+	return entries, nil
 }
 
 // load writes what a take decided.

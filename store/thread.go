@@ -42,7 +42,7 @@ func (db *DB) OpenThread(ctx context.Context, ownerID, title string) (*thread.Th
 func (db *DB) open(ctx context.Context, ownerID, title string, home bool) (string, error) {
 	id := newID("thr")
 	b := &pgx.Batch{} // one implicit transaction
-	b.Queue(`INSERT INTO threads (id, owner_id, title, home) VALUES ($1, $2, $3, $4)`, id, ownerID, title, home)
+	b.Queue(`INSERT INTO threads (id, owner_id, title, home) VALUES ($1, $2, $3, $4)`, id, ownerID, clean(title), home)
 	b.Queue(`INSERT INTO runs (thread_id) VALUES ($1)`, id)
 	b.Queue(`INSERT INTO streams (thread_id) VALUES ($1)`, id)
 	return id, db.pool.SendBatch(ctx, b).Close()

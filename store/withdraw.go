@@ -58,7 +58,7 @@ func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string) (t
 			out = t.withdrawSteering(b, h)
 		} else {
 			out = t.withdraw(b, m)
-			t.cancel(b, turn)
+			t.cancel(b, h, turn)
 		}
 		return t.commit(ctx, b)
 	})
@@ -79,8 +79,14 @@ func (t *tx) withdraw(b *pgx.Batch, m *thread.Message) thread.Withdrawn {
 	return thread.Withdrawn{MessageID: m.ID, Text: m.Text, Attachments: m.Attachments, Mentions: m.Mentions}
 }
 
-// cancel ends a turn that waits.
-func (t *tx) cancel(b *pgx.Batch, turn *turnRow) {
+// cancel ends a turn that waits. Where nothing runs it may have held back the turn behind it, which is due now.
+func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
+	if turn.Attempt > 0 { // it waits for a retry: its calls are open
+		t.interrupt(b, turn.ID)
+	}
+	if h.turnID == "" && h.last != nil && h.last.ID != turn.ID {
+		t.nudge(NudgeWork, "")
+	}
 	turn.Status, turn.FinishedAt = thread.TurnCancelled, &t.now
 	b.Queue(`
 		UPDATE turns
