@@ -16,7 +16,8 @@ type phase struct {
 	round int
 	tools []string
 	since time.Time
-	told  bool
+	told  bool      // of this phase
+	last  time.Time // that anything was told
 }
 
 // enter says what the stint does from now on; no tools means that the model writes.
@@ -29,7 +30,10 @@ func (s *stint) enter(ctx context.Context, round int, tools []string) {
 	s.now.round, s.now.tools, s.now.since, s.now.told = round, tools, time.Now(), false
 }
 
-// tell tells the workflow once of each phase that takes long, for Temporal's UI. Short ones stand in the stint's result.
+// A signal costs the workflow a task of its own, so they are kept apart.
+const progressEvery = 10 * time.Second
+
+// tell tells the workflow of a phase that takes long, for Temporal's UI. Short ones stand in the stint's result.
 func (s *stint) tell(ctx context.Context) {
 	tick := time.NewTicker(s.ProgressAfter / 2)
 	defer tick.Stop()
@@ -54,9 +58,9 @@ func (s *stint) tell(ctx context.Context) {
 func (s *stint) long() (contract.Progress, bool) {
 	s.now.mu.Lock()
 	defer s.now.mu.Unlock()
-	if s.now.told || s.now.since.IsZero() || time.Since(s.now.since) < s.ProgressAfter {
+	if s.now.told || s.now.since.IsZero() || time.Since(s.now.since) < s.ProgressAfter || time.Since(s.now.last) < progressEvery {
 		return contract.Progress{}, false
 	}
-	s.now.told = true
+	s.now.told, s.now.last = true, time.Now()
 	return contract.Progress{TurnID: s.turn.ID, Round: s.now.round, Tools: s.now.tools}, true
 }

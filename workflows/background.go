@@ -10,6 +10,7 @@ import (
 
 // Background drives one background turn to its end.
 func Background(ctx workflow.Context, in contract.BackgroundInput) error {
+	ctx = workflow.WithEventGroups(ctx, turnGroup(in.Turn))
 	r := newTurnRun(in.Turn, in.Settings)
 	r.changed = func() { workflow.SetCurrentDetails(ctx, r.details(workflow.Now(ctx))) }
 	workflow.Go(ctx, func(ctx workflow.Context) {

@@ -66,6 +66,11 @@ func progressText(p contract.Progress) string {
 	return fmt.Sprintf("runs %s, round %d", strings.Join(p.Tools, ", "), p.Round)
 }
 
+// turnGroup is what Temporal's UI groups a turn's events under, where the server keeps such groups.
+func turnGroup(turn contract.TurnRef) workflow.EventGroup {
+	return workflow.NewEventGroupWithOptions(turn.ID, workflow.EventGroupOptions{Label: "Turn from " + string(turn.Source)})
+}
+
 func stintSummary(turn contract.TurnRef, stint, rounds int) string {
 	what := "Conversation turn"
 	if turn.Kind == thread.Background {

@@ -126,6 +126,8 @@ func (t *threadRun) startChild(ctx workflow.Context, turn contract.TurnRef) {
 
 // turn drives one conversation turn to its end and returns the next, which the end claimed.
 func (t *threadRun) turn(ctx workflow.Context, turn contract.TurnRef) (*contract.TurnRef, error) {
+	root := ctx
+	ctx = workflow.WithEventGroups(root, turnGroup(turn))
 	t.running = newTurnRun(turn, t.claimed.Settings)
 	defer func() { t.running = nil }()
 	t.running.changed = func() { t.show(ctx) }
@@ -141,7 +143,7 @@ func (t *threadRun) turn(ctx workflow.Context, turn contract.TurnRef) (*contract
 		out, failed = t.running.drive(ctx)
 		ended.Send(ctx, nil)
 	})
-	t.follow(ctx, ended)
+	t.follow(root, ended)
 	if failed != nil {
 		return nil, failed
 	}
