@@ -18,7 +18,11 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 	if err != nil {
 		return contract.Ended{}, failure(err)
 	}
-	return contract.Ended{Status: ended.Status, Next: turnRef(ended.Next)}, nil
+	usage := ended.Turn.Usage
+	return contract.Ended{
+		Status: ended.Status, Next: turnRef(ended.Next), Rounds: ended.Turn.Rounds, Tokens: usage.InputTokens + usage.OutputTokens,
+		CostUSD: usage.CostUSD,
+	}, nil
 }
 
 // details says what a fail code means, and what can be done.

@@ -83,6 +83,7 @@ type TurnLine struct {
 	Status   thread.TurnStatus `json:"status"`
 	Rounds   int               `json:"rounds"`
 	Tokens   int64             `json:"tokens"`
+	CostUSD  float64           `json:"cost_usd"`
 	Duration time.Duration     `json:"duration"`
 }
 
@@ -175,8 +176,11 @@ type EndInput struct {
 
 // Ended is the result of the end activity.
 type Ended struct {
-	Status thread.TurnStatus `json:"status"`
-	Next   *TurnRef          `json:"next,omitempty"`
+	Status  thread.TurnStatus `json:"status"`
+	Next    *TurnRef          `json:"next,omitempty"`
+	Rounds  int               `json:"rounds"` // of the turn, all attempts together
+	Tokens  int64             `json:"tokens"`
+	CostUSD float64           `json:"cost_usd"`
 }
 
 // Progress says what a stint does now, where that takes long.

@@ -17,6 +17,7 @@ type Outcome struct {
 // Ended is how a turn ended, and what starts next.
 type Ended struct {
 	Status thread.TurnStatus // queued: it will be retried
+	Turn   *thread.Turn      // as it ended
 	Next   *thread.Turn      // the conversation turn claimed in the same transaction; nil: none is due
 }
 
@@ -85,7 +86,7 @@ func scanText(r pgx.Row) (*string, error) {
 
 // recorded returns what the first End of an attempt decided. One that was claimed again since was put back in the line.
 func (e *end) recorded(attempt int) Ended {
-	out := Ended{Status: e.turn.Status}
+	out := Ended{Status: e.turn.Status, Turn: &e.turn.Turn}
 	if e.turn.Attempt > attempt {
 		out.Status = thread.TurnQueued
 	}
@@ -243,7 +244,7 @@ func (e *end) say(role thread.Role, text string, stopped bool) string {
 
 // next makes the follow-up turn and claims what is due.
 func (e *end) next() Ended {
-	out := Ended{Status: e.turn.Status}
+	out := Ended{Status: e.turn.Status, Turn: &e.turn.Turn}
 	if e.turn.Kind == thread.Background {
 		e.nudge(NudgeBackground, e.turn.ID)
 		return out

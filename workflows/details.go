@@ -28,10 +28,10 @@ func (t *threadRun) show(ctx workflow.Context) {
 		fmt.Fprintf(&b, "\nBackground turns: %s\n", strings.Join(t.in.Children, ", "))
 	}
 	if len(t.in.Lines) > 0 {
-		b.WriteString("\n| turn | source | status | rounds | tokens | took |\n| --- | --- | --- | --- | --- | --- |\n")
+		b.WriteString("\n| turn | source | status | rounds | tokens | cost | took |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 		for i := range t.in.Lines {
 			l := t.in.Lines[len(t.in.Lines)-1-i]
-			fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %s |\n", l.TurnID, l.Source, l.Status, l.Rounds, l.Tokens,
+			fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | $%.4f | %s |\n", l.TurnID, l.Source, l.Status, l.Rounds, l.Tokens, l.CostUSD,
 				l.Duration.Round(10*time.Millisecond))
 		}
 	}
@@ -44,7 +44,7 @@ const recentRounds = 8
 func (r *turnRun) details(now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "**Turn %s** (%s, %s) %s\n\nRound %d · stint %d · %s so far · %d waiting\n", r.turn.ID, r.turn.Source, r.turn.Mode,
-		r.now, len(r.rounds)+1, r.stints, now.Sub(r.started).Round(time.Second), r.waiting)
+		r.now, r.round, r.stints, now.Sub(r.started).Round(time.Second), r.waiting)
 	if len(r.rounds) == 0 {
 		return b.String()
 	}
@@ -61,9 +61,9 @@ func (r *turnRun) details(now time.Time) string {
 
 func progressText(p contract.Progress) string {
 	if len(p.Tools) == 0 {
-		return fmt.Sprintf("waits for the model, round %d", p.Round)
+		return "waits for the model"
 	}
-	return fmt.Sprintf("runs %s, round %d", strings.Join(p.Tools, ", "), p.Round)
+	return "runs " + strings.Join(p.Tools, ", ")
 }
 
 // turnGroup is what Temporal's UI groups a turn's events under, where the server keeps such groups.
@@ -71,12 +71,12 @@ func turnGroup(turn contract.TurnRef) workflow.EventGroup {
 	return workflow.NewEventGroupWithOptions(turn.ID, workflow.EventGroupOptions{Label: "Turn from " + string(turn.Source)})
 }
 
-func stintSummary(turn contract.TurnRef, stint, rounds int) string {
+func stintSummary(turn contract.TurnRef, stint, round int) string {
 	what := "Conversation turn"
 	if turn.Kind == thread.Background {
 		what = "Background turn"
 	}
-	return fmt.Sprintf("%s %s: stint %d, from round %d", what, turn.ID, stint, rounds+1)
+	return fmt.Sprintf("%s %s: stint %d, from round %d", what, turn.ID, stint, round)
 }
 
 func toolSummary(t contract.ToolRef) string {

@@ -24,11 +24,12 @@ type turnRun struct {
 	stints  int
 	waiting int
 	now     string // what it does now, for the UI
+	round   int    // under way
 	rounds  []contract.RoundLine
 }
 
 func newTurnRun(turn contract.TurnRef, settings contract.Settings) *turnRun {
-	return &turnRun{turn: turn, settings: settings, stop: func() {}, changed: func() {}, full: func() bool { return false }}
+	return &turnRun{turn: turn, settings: settings, round: 1, stop: func() {}, changed: func() {}, full: func() bool { return false }}
 }
 
 // drive returns when the turn has ended, or errRollOver between two stints. Else only the end of the workflow itself makes
@@ -74,12 +75,15 @@ func (r *turnRun) stint(ctx workflow.Context) (contract.StintResult, error) {
 		StartToCloseTimeout: 2 * time.Hour, // far beyond its budget: a round is bounded by its own limits
 		HeartbeatTimeout:    r.settings.Heartbeat,
 		WaitForCancellation: true,
-		Summary:             stintSummary(r.turn, r.stints, len(r.rounds)),
+		Summary:             stintSummary(r.turn, r.stints, r.round),
 		RetryPolicy:         &temporal.RetryPolicy{InitialInterval: 200 * time.Millisecond, BackoffCoefficient: 2, MaximumInterval: 10 * time.Second},
 	})
 	var res contract.StintResult
 	err := workflow.ExecuteActivity(ctx, contract.StintActivity, contract.StintInput{Turn: r.turn}).Get(ctx, &res)
 	r.rounds = append(r.rounds, res.Rounds...)
+	if n := len(r.rounds); n > 0 {
+		r.round = r.rounds[n-1].Round + 1
+	}
 	r.waiting = res.Waiting
 	return res, err
 }
@@ -124,18 +128,15 @@ func (r *turnRun) heard(p contract.Progress) {
 	if p.TurnID != r.turn.ID {
 		return
 	}
-	r.waiting = p.Waiting
+	r.waiting, r.round = p.Waiting, p.Round
 	r.show(progressText(p))
 }
 
 func (r *turnRun) line(ctx workflow.Context, out contract.Ended) contract.TurnLine {
-	l := contract.TurnLine{
-		TurnID: r.turn.ID, Source: r.turn.Source, Status: out.Status, Rounds: len(r.rounds), Duration: workflow.Now(ctx).Sub(r.started),
+	return contract.TurnLine{
+		TurnID: r.turn.ID, Source: r.turn.Source, Status: out.Status, Rounds: out.Rounds, Tokens: out.Tokens, CostUSD: out.CostUSD,
+		Duration: workflow.Now(ctx).Sub(r.started),
 	}
-	for _, round := range r.rounds {
-		l.Tokens += round.InputTokens + round.OutputTokens
-	}
-	return l
 }
 
 // local is for steps that only touch Postgres. They are repeated until they succeed.
