@@ -267,7 +267,8 @@ func TestStopThenEndCancelsWithoutAFollowUp(t *testing.T) {
 		func(db *store.DB) { _, errs[0] = db.Stop(b.ctx(), owner, b.thread, store.ScopeConversation) },
 		func(db *store.DB) { ended, errs[1] = db.End(b.ctx(), r.ref.ID, r.attempt, store.Outcome{}) })
 	require.Equal(t, [2]error{}, errs)
-	require.Equal(t, store.Ended{Status: thread.TurnCancelled}, ended)
+	require.Equal(t, thread.TurnCancelled, ended.Status)
+	require.Nil(t, ended.Next)
 	require.Equal(t, []string{"user: hello", "assistant: hi [stopped]"}, b.conversation(), "an answer that was written is kept")
 }
 
@@ -514,7 +515,8 @@ func TestResetAgainstTheOthers(t *testing.T) {
 		b.race(store.PointReset, reset(b, &errs[0], &out),
 			func(db *store.DB) { ended, errs[1] = db.End(b.ctx(), r.ref.ID, r.attempt, store.Outcome{}) })
 		require.Equal(t, [2]error{}, errs)
-		require.Equal(t, store.Ended{Status: thread.TurnCancelled}, ended)
+		require.Equal(t, thread.TurnCancelled, ended.Status)
+		require.Nil(t, ended.Next)
 	})
 	t.Run("ThenClaimFindsNothing", func(t *testing.T) {
 		b := setup(t)
