@@ -128,7 +128,7 @@ func build(ctx context.Context, c Config) (string, error) {
 
 // goBuild runs the compiler and says now and then how far it is.
 func goBuild(ctx context.Context, c Config, goTool, out string) error {
-	cmd := exec.CommandContext(ctx, goTool, "build", "-C", c.SourceDir, "-v", "-ldflags=-s -w", "-o", out, ".")
+	cmd := exec.CommandContext(ctx, goTool, "build", "-C", c.SourceDir, "-v", "-trimpath", "-ldflags=-s -w", "-o", out, ".")
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it stops its compilers
 	cmd.WaitDelay = stopPatience
