@@ -27,7 +27,7 @@ type Hooks struct {
 	// Take loads the message that waits, and returns the entries it appended to the session; none: nothing waited. Any
 	// error but ErrFenced has been dealt with before.
 	Take func(context.Context) ([]thread.Entry, error)
-	// Model makes one model call, within limit. ErrTimeUp: the limit came first.
+	// Model makes one model call, within limit, which may be 0. ErrTimeUp: the limit came first.
 	Model func(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error)
 	// Failed records a failed model call of the round under way.
 	Failed func(context.Context) error
@@ -214,9 +214,9 @@ func (l *Loop) plan() plan {
 	c, limits := l.state.Counters, l.Spec.Limits
 	notes := l.offNotes()
 	switch left := limits.Rounds - c.Rounds; {
-	case l.state.Last == Empty:
+	case l.state.Last == Empty && c.EmptyRetries > 0: // else another claim goes on after it, which starts over
 		return plan{notes: append(notes, emptyNote)}
-	case l.state.Last == Malformed:
+	case l.state.Last == Malformed && c.MalformedRetries > 0:
 		return plan{notes: append(notes, malformedNote)}
 	case left <= 0, c.ToolCalls >= limits.ToolCalls, l.elapsed() >= limits.Duration:
 		return plan{wrapUp: true, warned: true, notes: append(notes, wrapNote)}
@@ -265,7 +265,9 @@ func (l *Loop) take(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	l.append(entries)
-	l.state.Counters = thread.Counters{ToolFailures: map[string]int{}, Elapsed: -l.Hooks.Elapsed()}
+	l.state.Counters = thread.Counters{
+		ToolFailures: map[string]int{}, Elapsed: -l.Hooks.Elapsed(), ModelFailures: l.state.Counters.ModelFailures,
+	}
 	return true, nil
 }
 
@@ -279,13 +281,13 @@ func (l *Loop) append(entries []thread.Entry) {
 
 // call makes a round's model call, with retries. It returns a reply, or a result that ends the run.
 func (l *Loop) call(ctx context.Context, p plan) (thread.Reply, Result, error) {
-	limit := l.Spec.Limits.WrapUp
-	if left := l.Spec.Limits.Duration - l.elapsed(); p.tools || left > limit {
-		limit = left
+	deadline := l.Spec.Limits.Duration // for all attempts together
+	if wrapUp := l.elapsed() + l.Spec.Limits.WrapUp; !p.tools && wrapUp > deadline {
+		deadline = wrapUp
 	}
 	prompt := l.prompt(p)
 	for {
-		reply, err := l.Hooks.Model(ctx, l.state.Round+1, prompt, limit)
+		reply, err := l.Hooks.Model(ctx, l.state.Round+1, prompt, max(0, deadline-l.elapsed()))
 		if err == nil {
 			return reply, Result{}, nil
 		}

@@ -9,7 +9,7 @@ import (
 
 // What the loop tells the model, beside what people said.
 const (
-	warnNote = "This turn is near its limit: %d rounds are left. Gather only what you still need, then write the answer."
+	warnNote = "This turn is near its limit; rounds left: %d. Gather only what you still need, then write the answer."
 	wrapNote = "This turn has reached its limit. Write the answer now from what you have, without tools, " +
 		"and say what is missing."
 	emptyNote     = "Your last response was empty. Write the answer now."

@@ -1,0 +1,246 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"bobbin/agent"
+	"bobbin/thread"
+)
+
+// A script says how a turn goes, a line each:
+//
+//	tools search send!              those with a mark have side effects
+//	limit rounds 3                  or duration, calls, failures, long
+//	request Hello                   what the turn starts with
+//	after 2 And today?              a message that comes when round 2 is committed
+//	lost 2                          the first take after that loads it, and the holder does not hear of it
+//	unable 2                        the first take after that cannot be made
+//	other 2                         while the model works on round 2 another holder makes that round
+//	hand back 2                     at the round head after round 2
+//	1 ask search search:bad         what the model replies in round 1: calls, by the results that they get
+//	2 temporary 3s | (5m) say Hi    attempt after attempt; in parentheses how long it takes
+//	3-9 ask search                  the same in several rounds
+type script struct {
+	request  string
+	replies  map[int][]string
+	arrivals map[int][]string
+	lost     map[int]bool
+	unable   map[int]bool
+	others   map[int]bool
+	backs    map[int]bool
+	asked    map[[2]int]bool // attempts of rounds that were made
+}
+
+func parse(t testing.TB, text string) (*script, *house) {
+	t.Helper()
+	s := &script{
+		request: "Hello", replies: map[int][]string{}, arrivals: map[int][]string{}, lost: map[int]bool{}, unable: map[int]bool{},
+		others: map[int]bool{}, backs: map[int]bool{}, asked: map[[2]int]bool{},
+	}
+	h := newHouse("")
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" {
+			require.NoError(t, s.line(h, line), line)
+		}
+	}
+	h.log = newLog(s.request)
+	s.attach(h)
+	return s, h
+}
+
+func (s *script) line(h *house, line string) error {
+	word, rest, _ := strings.Cut(line, " ")
+	number, text, _ := strings.Cut(rest, " ")
+	n, err := strconv.Atoi(number)
+	switch word {
+	case "tools":
+		for _, name := range strings.Fields(rest) {
+			name, effects := strings.CutSuffix(name, "!")
+			h.outside[name] = effects
+			h.spec.Tools = append(h.spec.Tools, thread.ToolSpec{Name: name})
+		}
+		return nil
+	case "limit":
+		return limit(&h.spec.Limits, number, text)
+	case "request":
+		s.request = rest
+		return nil
+	case "after":
+		s.arrivals[n] = append(s.arrivals[n], text)
+	case "lost":
+		s.lost[n] = true
+	case "unable":
+		s.unable[n] = true
+	case "other":
+		s.others[n] = true
+	case "hand":
+		n, err = strconv.Atoi(text)
+		s.backs[n] = true
+	default:
+		return s.round(word, strings.Split(rest, " | "))
+	}
+	return err
+}
+
+func (s *script) round(numbers string, attempts []string) error {
+	from, to, isRange := strings.Cut(numbers, "-")
+	if !isRange {
+		to = from
+	}
+	first, err := strconv.Atoi(from)
+	last, err2 := strconv.Atoi(to)
+	for n := first; n <= last; n++ {
+		s.replies[n] = attempts
+	}
+	return errors.Join(err, err2)
+}
+
+func limit(l *agent.Limits, name, value string) (err error) {
+	switch name {
+	case "duration":
+		l.Duration, err = time.ParseDuration(value)
+		return err
+	case "long":
+		l.LongWait, err = time.ParseDuration(value)
+		return err
+	}
+	n, err := strconv.Atoi(value)
+	switch name {
+	case "rounds":
+		l.Rounds = n
+	case "calls":
+		l.ToolCalls = n
+	case "failures":
+		l.ToolFailures = n
+	default:
+		return errors.New("no such limit")
+	}
+	return err
+}
+
+// attach makes the house play the script. What comes from outside comes with a commit, so that it comes once and at the
+// same place however often a holder is killed.
+func (s *script) attach(h *house) {
+	s.arrive(h, 0)
+	h.committed = func(round int) { s.arrive(h, round) }
+	h.handBack = func() bool { return s.backs[h.log.rounds] }
+	h.tool = func(c thread.Call) (string, bool) {
+		result := strings.Trim(c.Arguments, `"`)
+		return result, !strings.HasPrefix(result, "bad")
+	}
+	h.model = func(round int, _ thread.Prompt, _ time.Duration) (thread.Reply, time.Duration, error) {
+		attempts := s.replies[round]
+		if len(attempts) == 0 {
+			return thread.Reply{}, 0, fmt.Errorf("the script has no round %d", round)
+		}
+		i := min(h.log.counters.ModelFailures, len(attempts)-1)
+		if s.others[round] && !s.asked[[2]int{round, i}] {
+			s.asked[[2]int{round, i}] = true
+			s.otherHolder(h)
+		}
+		return reply(attempts[i])
+	}
+}
+
+func (s *script) arrive(h *house, round int) {
+	h.log.queue = append(h.log.queue, s.arrivals[round]...)
+	delete(s.arrivals, round)
+	if s.lost[round] {
+		h.loseTake, s.lost[round] = true, false
+	}
+	if s.unable[round] {
+		h.noTake, s.unable[round] = true, false
+	}
+}
+
+// otherHolder makes one round, as a worker that is thought dead and only slow.
+func (s *script) otherHolder(h *house) {
+	h.trace("another holder begins")
+	back := h.handBack
+	h.handBack = func() bool { return true }
+	_, _ = h.holder().Run(context0)
+	h.handBack = back
+	h.trace("another holder ends")
+}
+
+// reply reads one attempt of a script.
+func reply(text string) (r thread.Reply, took time.Duration, err error) {
+	if rest, ok := strings.CutPrefix(text, "("); ok {
+		var d string
+		d, text, _ = strings.Cut(rest, ") ")
+		if took, err = time.ParseDuration(d); err != nil {
+			return r, 0, err
+		}
+	}
+	word, rest, _ := strings.Cut(text, " ")
+	switch word {
+	case "say":
+		r.Text = rest
+	case "empty":
+		r.Text = " \n"
+	case "malformed":
+		r.Text = "<tool_call>" + rest
+	case "ask":
+		for i, call := range strings.Fields(rest) {
+			name, result, ok := strings.Cut(call, ":")
+			if !ok {
+				result = "ok"
+			}
+			r.Calls = append(r.Calls, thread.Asked{ID: fmt.Sprint("call_", i), Name: name, Arguments: strconv.Quote(result)})
+		}
+		r.Finish = thread.FinishCalls
+	default:
+		e := &thread.ModelError{Kind: thread.ModelErrorKind(word)}
+		if rest != "" {
+			e.RetryAfter, err = time.ParseDuration(rest)
+		}
+		return r, took, errors.Join(err, e)
+	}
+	return r, took, nil
+}
+
+// shown tells what a prompt shows that the one before did not.
+func shown(before, now thread.Prompt) string {
+	var b strings.Builder
+	same := 0
+	for same < len(before.Entries) && same < len(now.Entries) && line(before.Entries[same]) == line(now.Entries[same]) {
+		same++
+	}
+	for _, e := range now.Entries[same:] {
+		fmt.Fprintf(&b, "\n    %s", line(e))
+	}
+	return b.String()
+}
+
+func line(e thread.Entry) string {
+	s := fmt.Sprintf("%s %s", e.Kind, e.Text)
+	for _, c := range e.Calls {
+		s += fmt.Sprintf(" [%s %s: %s]", c.Name, c.State, c.Result)
+	}
+	return s
+}
+
+func session(entries []thread.Entry) string {
+	var b strings.Builder
+	for _, e := range entries {
+		fmt.Fprintln(&b, line(e))
+	}
+	return b.String()
+}
+
+func names(tools []thread.ToolSpec) string {
+	var list []string
+	for _, t := range tools {
+		list = append(list, t.Name)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}
