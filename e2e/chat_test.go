@@ -55,7 +55,8 @@ type problem struct {
 func (p *problem) Error() string { return fmt.Sprintf("HTTP %d %s: %s", p.Status, p.Code, p.Detail) }
 
 // chat opens a thread whose requests at the provider are answered by play.
-func (h *house) chat(t *testing.T, play scripted.Play) *chat {
+func (h *house) chat(play scripted.Play) *chat {
+	t := h.t
 	t.Helper()
 	var th thread.Thread
 	require.NoError(t, h.call("POST", "/v1/threads", nil, &th))

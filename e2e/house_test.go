@@ -78,9 +78,20 @@ var temporalServer = sync.OnceValues(func() (*temporal.Server, error) {
 	})
 })
 
-// A house is one installation: a database, a Temporal namespace, a model provider, a server of tools, and processes.
+// A house is one installation, as one test sees it.
 type house struct {
-	t         *testing.T
+	t *testing.T
+	*installation
+}
+
+// in is the house for a subtest.
+func (h *house) in(t *testing.T) *house {
+	t.Helper()
+	return &house{t, h.installation}
+}
+
+// An installation is a database, a Temporal namespace, a model provider, a server of tools, and processes.
+type installation struct {
 	dir       string
 	dsn       string
 	namespace string
@@ -103,7 +114,7 @@ func open(t *testing.T, env ...string) *house {
 	t.Helper()
 	srv, err := temporalServer()
 	require.NoError(t, err, "start Temporal")
-	h := &house{t: t, dir: t.TempDir(), dsn: storetest.DSN(t)}
+	h := &house{t, &installation{dir: t.TempDir(), dsn: storetest.DSN(t)}}
 	h.namespace = "e2e-" + filepath.Base(h.dsn[:strings.IndexByte(h.dsn+"?", '?')])
 	h.db = storetest.Open(t, h.dsn)
 	h.sql, err = pgxpool.New(t.Context(), h.dsn)
