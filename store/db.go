@@ -28,6 +28,8 @@ type Config struct {
 	OnNudge func(Nudge)
 	// Point, if set, is called where a transaction holds its locks and has not yet written. Tests stop it there.
 	Point func(context.Context, Point)
+	// Tracer, if set, sees every statement. One that is a pgx.BatchTracer too sees each flush.
+	Tracer pgx.QueryTracer
 }
 
 // A Point is a named place inside a transaction.
@@ -65,6 +67,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 		return nil, errors.New("open store: the database URL cannot be read") // the cause would quote the password
 	}
 	pc.MaxConns = int32(cfg.MaxConns)
+	pc.ConnConfig.Tracer = cfg.Tracer
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(maxIdle.Milliseconds(), 10)

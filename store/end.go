@@ -86,10 +86,11 @@ func scanText(r pgx.Row) (*string, error) {
 
 // recorded returns what the first End of an attempt decided. One that was claimed again since was put back in the line.
 func (e *end) recorded(attempt int) Ended {
-	out := Ended{Status: e.turn.Status, Turn: &e.turn.Turn}
-	if e.turn.Attempt > attempt {
-		out.Status = thread.TurnQueued
+	turn := e.turn.Turn
+	if turn.Attempt > attempt {
+		turn.Status = thread.TurnQueued
 	}
+	out := Ended{Status: turn.Status, Turn: &turn}
 	if e.turn.nextTurnID == "" || e.turn.nextTurnID != e.turnID {
 		return out // nothing followed, or what followed has ended too
 	}
@@ -244,7 +245,8 @@ func (e *end) say(role thread.Role, text string, stopped bool) string {
 
 // next makes the follow-up turn and claims what is due.
 func (e *end) next() Ended {
-	out := Ended{Status: e.turn.Status, Turn: &e.turn.Turn}
+	turn := e.turn.Turn // the claim below may start this very turn again
+	out := Ended{Status: turn.Status, Turn: &turn}
 	if e.turn.Kind == thread.Background {
 		e.nudge(NudgeBackground, e.turn.ID)
 		return out

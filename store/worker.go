@@ -116,7 +116,7 @@ func (db *DB) EndAttempt(ctx context.Context, a Attempt) error {
 	return wrap("end attempt", err)
 }
 
-// DeadAttempts removes and returns the attempts of workers that died. Each is returned to one caller only; one that is
+// DeadAttempts removes and returns the attempts of workers that died, or that have no entry any more. Each is returned to one caller only; one that is
 // lost after that is found by Temporal's heartbeat time-out.
 func (db *DB) DeadAttempts(ctx context.Context) ([]Attempt, error) {
 	rows, _ := db.pool.Query(ctx, fmt.Sprintf(`
@@ -131,8 +131,8 @@ func (db *DB) DeadAttempts(ctx context.Context) ([]Attempt, error) {
 		), gone AS (
 			DELETE FROM workers w USING dead WHERE w.id = dead.id
 		)
-		DELETE FROM attempts a USING dead
-		WHERE a.worker_id = dead.id
+		DELETE FROM attempts a
+		WHERE a.worker_id IN (SELECT id FROM dead) OR NOT EXISTS (SELECT FROM workers w WHERE w.id = a.worker_id)
 		RETURNING a.worker_id, a.turn_id, a.workflow_id, a.run_id, a.activity_id`, workerLockClass))
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 	return list, wrap("find dead attempts", err)
