@@ -34,6 +34,7 @@ type threadRun struct {
 	claimed contract.Claimed
 	running *turnRun // the conversation turn
 	again   bool     // a nudge came that no claim has followed
+	swept   bool     // one of them was a sweep's: what is believed to run may not
 	status  string   // as last written to the search attributes
 }
 
@@ -82,8 +83,8 @@ func (t *threadRun) heard(ctx workflow.Context, n contract.Nudge) {
 	case n.Kind == contract.NudgeStop && slices.Contains(t.in.Children, n.TurnID):
 		// The turn's flag stands in Postgres; this is the backup of the notification.
 		workflow.SignalExternalWorkflow(ctx, contract.TurnWorkflowID(n.TurnID), "", contract.NudgeSignal, n)
-	case n.Kind == contract.NudgeWork && n.TurnID == "": // a sweep: what is believed to run may not
-		t.in.Children = nil
+	case n.Kind == contract.NudgeWork && n.TurnID == "":
+		t.swept = true
 	}
 }
 
@@ -96,10 +97,12 @@ func (t *threadRun) claim(ctx workflow.Context) error {
 		return err
 	}
 	t.claimed = claimed
+	swept := t.swept
+	t.swept = false
 	var live []string
 	for _, turn := range t.claimed.Background {
 		live = append(live, turn.ID)
-		if !slices.Contains(t.in.Children, turn.ID) {
+		if swept || !slices.Contains(t.in.Children, turn.ID) {
 			t.startChild(ctx, turn)
 		}
 	}
@@ -170,7 +173,7 @@ func (t *threadRun) follow(ctx workflow.Context, ended workflow.ReceiveChannel) 
 			switch {
 			case n.Kind == contract.NudgeBackground, n.TurnID == "":
 				claim = true
-			case n.Kind == contract.NudgeWork:
+			case n.Kind == contract.NudgeWork && n.TurnID != t.running.turn.ID:
 				t.running.waiting++
 				t.show(ctx)
 			}
@@ -232,6 +235,9 @@ func full(ctx workflow.Context, s contract.Settings) bool {
 // rollOver continues as new. The nudges that have arrived are dropped: the new run starts with a claim.
 func (t *threadRun) rollOver(ctx workflow.Context) error {
 	t.drain(ctx)
+	if t.swept {
+		t.in.Children = nil
+	}
 	var p contract.Progress
 	for t.progress.ReceiveAsync(&p) {
 		continue
