@@ -25,7 +25,13 @@ const (
 	NudgeStop       NudgeKind = "stop"       // TurnID has been told to stop
 )
 
+// nudge queues a nudge for after the commit. One to look for work says it for all.
 func (t *tx) nudge(kind NudgeKind, turnID string) {
+	for _, n := range t.nudges {
+		if kind == NudgeWork && n.Kind == NudgeWork {
+			return
+		}
+	}
 	t.nudges = append(t.nudges, Nudge{ThreadID: t.stream, Kind: kind, TurnID: turnID})
 }
 
@@ -59,14 +65,15 @@ func (db *DB) NudgesSent(ctx context.Context, ids []int64) error {
 }
 
 // Sweep returns threads that have work which nobody has moved for longer than idle: a running turn without a live
-// attempt, or a waiting one that is due. It marks them as moved, so that several sweeps share the work.
+// attempt (or with one that has written nothing for longer than any model call may take), or a waiting one that is due. It marks them as moved, so that several sweeps share the work.
 func (db *DB) Sweep(ctx context.Context, idle time.Duration) ([]Nudge, error) {
 	rows, _ := db.pool.Query(ctx, `
 		WITH still AS (
 			SELECT t.id
 			FROM turns t
 			WHERE t.driven_at < clock_timestamp() - @idle::interval
-			  AND (t.status = 'running' AND NOT EXISTS (SELECT FROM attempts a WHERE a.turn_id = t.id)
+			  AND (t.status = 'running' AND (NOT EXISTS (SELECT FROM attempts a WHERE a.turn_id = t.id)
+			                                 OR t.driven_at < clock_timestamp() - interval '15 minutes')
 			       OR t.status = 'queued' AND (t.retry_at IS NULL OR t.retry_at <= clock_timestamp())
 			          AND NOT EXISTS (SELECT FROM runs r WHERE r.thread_id = t.thread_id AND r.turn_id IS NOT NULL
 			                          AND t.kind = 'conversation'))

@@ -93,4 +93,5 @@ func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
 		SET status = 'cancelled', finished_at = $2, retry_at = NULL
 		WHERE id = $1 AND status IN ('queued', 'waiting')`, turn.ID, t.now)
 	t.emitTurn(thread.TurnCancelledEv, &turn.Turn)
+	t.nudge(NudgeWork, turn.ID)
 }
