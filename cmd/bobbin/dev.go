@@ -23,6 +23,9 @@ import (
 // The key and owner that dev accepts, on a loopback address alone.
 const devKey, devOwner = "dev", "dev"
 
+// devDrain is how long Ctrl-C waits for rounds under way. A turn that is cut off goes on at the next start.
+const devDrain = 3 * time.Second
+
 // dev is what runs beside the API and the worker.
 type dev struct {
 	cfg     config
@@ -129,6 +132,7 @@ func (d *dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	wc.DrainTimeout = min(wc.DrainTimeout, devDrain)
 	outbox := relay.New()
 	sc := d.cfg.store()
 	sc.OnNudge = outbox.Kick
