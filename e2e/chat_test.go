@@ -249,9 +249,18 @@ func (c *chat) checkOrder() {
 	all := c.requests()
 	require.NotEmpty(c.t, all)
 	model, screen := said(all[len(all)-1]), c.screen()
-	require.Len(c.t, screen, len(model)+1, "the screen is what the model was shown, and the answer")
-	require.Equal(c.t, model, screen[:len(model)])
-	require.True(c.t, strings.HasPrefix(screen[len(model)], "assistant: "))
+	if len(screen) == 0 || !strings.HasPrefix(screen[len(screen)-1], "assistant: ") || !slices.Equal(model, screen[:len(screen)-1]) {
+		c.t.Fatalf("the screen is not what the model was shown, and the answer:\nscreen %s\nmodel  %s", brief(screen), brief(model))
+	}
+}
+
+// brief is a list of lines for a failure's text.
+func brief(lines []string) string {
+	var b strings.Builder
+	for _, l := range lines {
+		fmt.Fprintf(&b, "\n  %.100q (%d)", l, len(l))
+	}
+	return b.String()
 }
 
 // An event is one of the stream, with the fields that some events have.

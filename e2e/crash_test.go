@@ -211,8 +211,6 @@ func killedAfterAnswer(h *house, w *process) {
 	tx, err := h.sql.Begin(h.ctx())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(h.t.Context()) }()
-	_, err = tx.Exec(h.ctx(), `SELECT FROM turns WHERE id = $1 FOR KEY SHARE`, first.TurnID)
-	require.NoError(t, err)
 	_, err = tx.Exec(h.ctx(), `LOCK TABLE messages IN SHARE MODE`) // an end writes the answer there; a round does not
 	require.NoError(t, err)
 	g.release()
