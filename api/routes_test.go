@@ -150,11 +150,14 @@ func TestStopReturnsTheWaitingMessageAndStartsNoTurn(t *testing.T) {
 	b := setup(t)
 	id := b.open()
 	turn := text(b.say(id, "work"), "turn_id")
-	b.say(id, "and this")
+	b.say(id, "and")
+	b.ok("POST", "/v1/threads/"+id+"/messages", `{"text": "this", "attachments": ["file_1"], "mentions": ["@mail"]}`)
 
 	got := b.ok("POST", "/v1/threads/"+id+"/stop", `{"scope": "conversation"}`)
 	require.Equal(t, []any{turn}, got["stopped"])
-	require.Equal(t, "and this", at(got, "withdrawn", "text"))
+	require.Equal(t, "and\n\nthis", at(got, "withdrawn", "text"))
+	require.Equal(t, []any{"file_1"}, at(got, "withdrawn", "attachments"))
+	require.Equal(t, []any{"@mail"}, at(got, "withdrawn", "mentions"))
 	require.Equal(t, true, b.ok("GET", "/v1/threads/"+id, "")["stopping"])
 	b.refused(409, "stopping", "POST", "/v1/threads/"+id+"/messages", `{"text": "x", "delivery": "steer"}`)
 

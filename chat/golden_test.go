@@ -143,7 +143,7 @@ var keyCodes = map[string]tea.KeyPressMsg{
 func (p *player) key(name string) {
 	k, ok := keyCodes[name]
 	require.True(p, ok, name)
-	typed := name == "alt+enter" || name == "backspace" || name == "ctrl+w" && !p.s.talk.canTakeBack()
+	typed := name == "alt+enter" || name == "backspace"
 	_, cmd := p.s.Update(k)
 	if !typed { // else it is the cursor that wants to blink
 		p.ask(cmd)

@@ -77,6 +77,7 @@ func newScreen(ctx context.Context, c *Client, name string) *screen {
 	in.Prompt, in.ShowLineNumbers, in.Placeholder = "> ", false, "Write a message"
 	in.DynamicHeight, in.MinHeight, in.MaxHeight, in.MaxContentHeight = true, 1, inputLines, inputLimit
 	in.KeyMap.InsertNewline.SetKeys("alt+enter", "shift+enter", "ctrl+j")
+	in.KeyMap.DeleteWordBackward.SetKeys("alt+backspace", "ctrl+backspace")
 	in.Focus()
 	s := &screen{
 		ctx: ctx, client: c, name: name, newKey: rand.Text, talk: newTalk(), input: in, news: make(chan tea.Msg, 256), style: colours(),
@@ -132,7 +133,7 @@ func (s *screen) press(k tea.KeyPressMsg) tea.Cmd {
 		return s.submit()
 	case name == "esc":
 		return s.perform(s.talk.stop())
-	case name == "ctrl+w" && s.talk.canTakeBack():
+	case name == "ctrl+w": // never a word of what is typed: the message may be loaded while the key goes down
 		return s.perform(s.talk.takeBack())
 	case name == "pgup":
 		s.scroll += s.room() - 1

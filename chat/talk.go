@@ -388,12 +388,6 @@ func (t *talk) takeBack() []effect {
 	return nil
 }
 
-// canTakeBack reports whether takeBack would find something.
-func (t *talk) canTakeBack() bool {
-	return slices.ContainsFunc(t.sending, func(s *sending) bool { return !s.back && !s.read }) ||
-		slices.ContainsFunc(t.waiting, func(m *thread.Message) bool { return !t.wanted[m.ID] })
-}
-
 // withdrew notes the answer to a withdrawal. After an error that is no refusal the event may still bring the text.
 func (t *talk) withdrew(id string, w thread.Withdrawn, err error) []effect {
 	switch {
