@@ -106,7 +106,7 @@ var owners = []owner{
 	{module: "go.temporal.io/sdk/activity", rooms: []string{"activities", "worker"}, tests: []string{"workflows", "embedded/..."}},
 	{module: "go.temporal.io/sdk/workflow", rooms: []string{"workflows", "worker"}, tests: []string{"embedded/..."}},
 	{module: "go.temporal.io/sdk/worker", rooms: []string{"worker"}, tests: []string{"workflows", "embedded/..."}},
-	{module: "go.temporal.io/sdk/client", rooms: []string{"activities", "relay", "worker", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}},
+	{module: "go.temporal.io/sdk/client", rooms: []string{"activities", "relay", "worker", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}, tests: []string{"workflows"}},
 	// Hundreds of modules: devserver has it, a module of its own.
 	{module: "go.temporal.io/server"},
 }
