@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -20,12 +21,18 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/operatorservice/v1"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 )
+
+// Run them with -trimpath: the program is built so, and the two then share the
+// compiler's cache, which holds minutes of work. The tests on Postgres need a
+// server, as a URL in DEVSERVER_TEST_POSTGRES; those of embedded/temporal bring one.
 
 // runVar makes the test binary the program itself.
 const runVar = "DEVSERVER_TEST_RUN"
@@ -85,7 +92,11 @@ func (d *devserver) dial(t *testing.T) client.Client {
 		default:
 		}
 		var err error
-		c, err = client.Dial(client.Options{HostPort: net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)), Namespace: "bobbin"})
+		c, err = client.Dial(client.Options{
+			HostPort:  net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port)),
+			Namespace: "bobbin",
+			Logger:    log.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		})
 		return err == nil
 	}, 2*time.Minute, 50*time.Millisecond)
 	t.Cleanup(c.Close)
@@ -173,9 +184,10 @@ func TestStoreKeepsStateAcrossStopAndKill(t *testing.T) {
 			d = launch(t, append(flags, "--search-attribute", "TurnNo=Int")...)
 			c := d.dial(t)
 			requireResult(t, c, "w1")
-			attributes, err := c.GetSearchAttributes(t.Context())
+			attributes, err := c.OperatorService().ListSearchAttributes(t.Context(),
+				&operatorservice.ListSearchAttributesRequest{Namespace: "bobbin"})
 			require.NoError(t, err)
-			require.Equal(t, enumspb.INDEXED_VALUE_TYPE_INT, attributes.GetKeys()["TurnNo"])
+			require.Equal(t, enumspb.INDEXED_VALUE_TYPE_INT, attributes.GetCustomAttributes()["TurnNo"])
 			runWorkflow(t, c, "w2", 5)
 			require.Error(t, d.end(syscall.SIGKILL))
 

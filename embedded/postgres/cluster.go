@@ -31,8 +31,10 @@ func makeCluster(ctx context.Context, c Config, who *account, b binaries, dir, d
 	if err := os.RemoveAll(half); err != nil {
 		return fmt.Errorf("remove half-made cluster: %w", err)
 	}
-	args := []string{"-D", half, "-U", User, "--encoding=UTF8", "--locale=C", "--auth-local=trust",
-		"--auth-host=reject", "--data-checksums", "--no-instructions"}
+	args := []string{
+		"-D", half, "-U", User, "--encoding=UTF8", "--locale=C", "--auth-local=trust",
+		"--auth-host=reject", "--data-checksums", "--no-instructions",
+	}
 	if c.Ephemeral {
 		args = append(args, "--no-sync")
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -65,7 +67,22 @@ func (s *Server) prepare(ctx context.Context, c Config) error {
 	if err := ensureNamespace(ctx, cl, c.Namespace); err != nil {
 		return err
 	}
-	return ensureSearchAttributes(ctx, cl, c)
+	if err := ensureSearchAttributes(ctx, cl, c); err != nil {
+		return err
+	}
+	return s.dialUI()
+}
+
+// dialUI looks whether the UI listens, which it does last of all.
+func (s *Server) dialUI() error {
+	if s.uiPort == 0 {
+		return nil
+	}
+	conn, err := net.Dial("tcp", net.JoinHostPort(ip, strconv.Itoa(s.uiPort)))
+	if err != nil {
+		return fmt.Errorf("dial UI: %w", err)
+	}
+	return conn.Close()
 }
 
 func ensureNamespace(ctx context.Context, cl client.Client, name string) error {

@@ -5,12 +5,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -121,9 +123,13 @@ func requireResult(t *testing.T, c client.Client, id string) {
 func TestStartInMemoryRunsWorkflow(t *testing.T) {
 	t.Parallel()
 	c := config(t)
-	c.Memory = true
+	c.Memory, c.Headless = true, false
 	s := start(t, c)
 	require.False(t, s.InPostgres())
+	resp, err := http.Get(s.UIURL())
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, http.StatusOK, resp.StatusCode)
 	runWorkflow(t, dial(t, s.Address()), "w1")
 }
 
@@ -195,4 +201,92 @@ func TestStartTakesAnotherPortIfWantedOneIsTaken(t *testing.T) {
 	s := start(t, c)
 	require.NotEqual(t, l.Addr().String(), s.Address())
 	dial(t, s.Address())
+}
+
+func TestStartReturnsErrInUseWhileAnotherProcessOwnsTheFolder(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c, err := c.complete()
+	require.NoError(t, err)
+	owner, err := lockOwner(t.Context(), c)
+	require.NoError(t, err)
+	defer owner.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond) // it would wait for ownerWait
+	defer cancel()
+	_, err = Start(ctx, c)
+	require.ErrorIs(t, err, ErrInUse)
+}
+
+func TestStartQuotesAServerThatEndsAtStart(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Program = script(t, "temporal", "echo no such luck >&2; exit 7")
+	_, err := Start(t.Context(), c)
+	require.ErrorContains(t, err, "no such luck")
+	require.ErrorContains(t, err, "exit status 7")
+}
+
+func TestStartTriesOtherPortsIfOneIsTakenMeanwhile(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Program = script(t, "temporal", `echo x >>tries; echo "port 1 is in use" >&2; exit 1`)
+	_, err := Start(t.Context(), c)
+	require.ErrorIs(t, err, errPortTaken)
+	tries, err := os.ReadFile(filepath.Join(c.Dir, "tries"))
+	require.NoError(t, err)
+	require.Equal(t, strings.Repeat("x\n", attempts), string(tries))
+}
+
+// script is a program of that name that runs the lines.
+func script(t *testing.T, name, lines string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+lines+"\n"), 0o755))
+	return path
+}
+
+func TestFolderStaysWithItsStore(t *testing.T) {
+	t.Parallel()
+	stock, ours := program{path: "temporal"}, program{path: "devserver", devserver: true}
+	c := config(t)
+	c.PostgresDSN = "postgres://x/y"
+	c, err := c.complete()
+	require.NoError(t, err)
+
+	in, err := chooseStore(c, stock)
+	require.NoError(t, err)
+	require.False(t, in, "a stock server can't use Postgres")
+	in, err = chooseStore(c, ours)
+	require.NoError(t, err)
+	require.True(t, in)
+	require.FileExists(t, markPath(c))
+
+	require.NoError(t, os.WriteFile(filepath.Join(c.Dir, "temporal.db"), nil, 0o600))
+	in, err = chooseStore(c, ours)
+	require.NoError(t, err)
+	require.False(t, in, "what is there already wins")
+}
+
+func TestBuiltPathChangesWithTheSources(t *testing.T) {
+	t.Parallel()
+	c := Config{SourceDir: t.TempDir(), CacheDir: t.TempDir()}
+	write := func(name, content string) string {
+		require.NoError(t, os.WriteFile(filepath.Join(c.SourceDir, name), []byte(content), 0o600))
+		path, err := builtPath(c)
+		require.NoError(t, err)
+		return path
+	}
+	first := write("main.go", "package main")
+	require.Equal(t, first, write("main_test.go", "package main"), "tests are no part of the program")
+	require.NotEqual(t, first, write("go.sum", "x"))
+}
+
+func TestEnvironmentHoldsNoSecrets(t *testing.T) {
+	t.Setenv("OPENAI_API_KEY", "secret")
+	t.Setenv("PGSERVICE", "other")
+	env := strings.Join(environment(Config{PostgresDSN: "postgres://x"}, true), "\n")
+	require.NotContains(t, env, "secret")
+	require.NotContains(t, env, "PGSERVICE")
+	require.Contains(t, env, "DEVSERVER_POSTGRES=postgres://x")
+	require.NotContains(t, strings.Join(environment(Config{PostgresDSN: "postgres://x"}, false), "\n"), "postgres://")
 }
