@@ -31,6 +31,7 @@ const (
 	CodeNoRunningTurn    Code = "no_running_turn"
 	CodeStopping         Code = "stopping"
 	CodeNotSteerable     Code = "not_steerable"
+	CodeInvalidReplyTo   Code = "invalid_reply_to"
 	CodeAlreadyDelivered Code = "already_delivered"
 	CodeAlreadyWithdrawn Code = "already_withdrawn"
 	CodeKeyReused        Code = "idempotency_key_reused"
@@ -94,6 +95,7 @@ var sentinels = []struct {
 	{thread.ErrArchived, http.StatusConflict, CodeArchived, "The thread was reset. Write to the home thread or open a new one."},
 	{thread.ErrNoRunningTurn, http.StatusConflict, CodeNoRunningTurn, "No turn is running that the message could be loaded into."},
 	{thread.ErrStopping, http.StatusConflict, CodeStopping, "The running turn is stopping. Send the message without delivery `steer`."},
+	{thread.ErrReplyTarget, http.StatusUnprocessableEntity, CodeInvalidReplyTo, "The field `reply_to` must be the id of a message of this thread."},
 	{thread.ErrNotSteerable, http.StatusConflict, CodeNotSteerable, "The message cannot be loaded into the running turn. Send it without delivery `steer`."},
 	{thread.ErrAlreadyDelivered, http.StatusConflict, CodeAlreadyDelivered, "The model already has the message. Stop the turn if it should not go on."},
 	{thread.ErrAlreadyWithdrawn, http.StatusNotFound, CodeAlreadyWithdrawn, "The message was already withdrawn."},

@@ -85,7 +85,7 @@ COMMENT ON COLUMN turns.limit_since IS 'The limit_ columns and those below count
 COMMENT ON COLUMN turns.model_failures IS 'Failed model calls of the round under way, so that another stint goes on counting';
 COMMENT ON COLUMN turns.model_attempts IS 'Grows with each stint and each failed model call: deltas of another attempt are refused';
 COMMENT ON COLUMN turns.next_turn_id IS 'The turn that this one''s end claimed, so that a repeated end returns the same';
--- A retry keeps its rank, so a thread's waiting turns never share one.
+-- Ranks are given out under the run row's lock, so a thread's waiting turns never share one.
 CREATE UNIQUE INDEX turns_waiting ON turns (thread_id, rank) WHERE kind = 'conversation' AND status = 'queued';
 CREATE UNIQUE INDEX turns_running ON turns (thread_id) WHERE kind = 'conversation' AND status = 'running';
 CREATE INDEX turns_background ON turns (thread_id) WHERE kind = 'background' AND status IN ('queued', 'running');

@@ -41,7 +41,7 @@ type Accepted struct {
 }
 
 // Accept stores a message and decides where it goes; docs/state-machine.md has the table. It returns ErrNotFound,
-// ErrArchived, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, or a
+// ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, or a
 // LimitError for attachments. After an error nothing has changed.
 func (db *DB) Accept(ctx context.Context, in Incoming) (Accepted, error) {
 	var out Accepted
@@ -80,7 +80,9 @@ type accept struct {
 	in Incoming
 	b  *pgx.Batch
 
+	target      bool // the message that it answers is there
 	prior       *Accepted
+	priorHere   bool // the prior delivery named the same thread
 	priorPrint  []byte
 	fingerprint []byte
 }
@@ -88,19 +90,21 @@ type accept struct {
 func (a *accept) run(ctx context.Context, threadID string) (Accepted, error) {
 	a.fingerprint = fingerprint(a.in)
 	var err error
-	if a.held, err = a.lock(ctx, threadID, a.queuePrior); err != nil {
+	if a.held, err = a.lock(ctx, threadID, func(b *pgx.Batch) { a.queueReads(b, threadID) }); err != nil {
 		return Accepted{}, err
 	}
 	a.point(ctx, PointAccept)
 	switch {
 	case a.ownerID != a.in.OwnerID:
 		return Accepted{}, thread.ErrNotFound
-	case a.prior != nil && !slices.Equal(a.priorPrint, a.fingerprint):
+	case a.prior != nil && (!a.priorHere || !slices.Equal(a.priorPrint, a.fingerprint)):
 		return Accepted{}, thread.ErrKeyReused
 	case a.prior != nil:
 		return *a.prior, nil
 	case a.archived:
 		return Accepted{}, thread.ErrArchived
+	case a.in.ReplyTo != "" && !a.target:
+		return Accepted{}, thread.ErrReplyTarget
 	}
 	a.b = &pgx.Batch{}
 	out, err := a.decide()
@@ -111,7 +115,7 @@ func (a *accept) run(ctx context.Context, threadID string) (Accepted, error) {
 	return out, a.commit(ctx, a.b)
 }
 
-// decide is the table of DESIGN "Accepting a message", from top to bottom.
+// decide is the accept table of docs/state-machine.md, from top to bottom.
 func (a *accept) decide() (Accepted, error) {
 	interrupt := a.in.Delivery == thread.DeliverInterrupt
 	switch {
@@ -316,18 +320,28 @@ func (a *accept) checkAttachments(m *thread.Message) error {
 	return nil
 }
 
-func (a *accept) queuePrior(b *pgx.Batch) {
-	if a.in.Key == "" {
-		return
+func (a *accept) queueReads(b *pgx.Batch, threadID string) {
+	if a.in.ReplyTo != "" {
+		b.Queue(`SELECT EXISTS (SELECT FROM messages WHERE id = $1 AND thread_id = $2)`, a.in.ReplyTo, threadID).QueryRow(
+			func(r pgx.Row) error { return r.Scan(&a.target) })
 	}
+	if a.in.Key != "" {
+		a.queuePrior(b)
+	}
+}
+
+// queuePrior reads what the key was used for. A home thread stands for all that the owner had.
+func (a *accept) queuePrior(b *pgx.Batch) {
 	var p Accepted
 	b.Queue(`
-		SELECT d.fingerprint, d.turn_id, d.disposition
+		SELECT d.fingerprint, d.turn_id, d.disposition, CASE $4 WHEN 'home' THEN t.home ELSE t.id = $4 END
 		FROM deliveries d
-		WHERE d.owner_id = $1 AND d.channel = $2 AND d.key = $3`, a.in.OwnerID, a.in.Channel, a.in.Key).Query(func(rows pgx.Rows) error {
+		JOIN turns o ON o.id = d.turn_id
+		JOIN threads t ON t.id = o.thread_id
+		WHERE d.owner_id = $1 AND d.channel = $2 AND d.key = $3`, a.in.OwnerID, a.in.Channel, a.in.Key, a.in.ThreadID).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			a.prior = &p
-			if err := rows.Scan(&a.priorPrint, &p.TurnID, &p.Disposition); err != nil {
+			if err := rows.Scan(&a.priorPrint, &p.TurnID, &p.Disposition, &a.priorHere); err != nil {
 				return err
 			}
 		}

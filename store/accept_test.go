@@ -26,6 +26,7 @@ func TestAcceptByStateOfTheThreadAndDelivery(t *testing.T) {
 		"retrying":  func(b *bundle) { b.retrying() },
 		"retrying+": func(b *bundle) { b.retrying(); b.accept("behind", channel("telegram")) },
 	}
+	all := setup(t)
 	for _, c := range []struct {
 		state    string
 		delivery thread.Delivery
@@ -67,7 +68,7 @@ func TestAcceptByStateOfTheThreadAndDelivery(t *testing.T) {
 		{state: "retrying+", delivery: interrupt, want: started, waiting: []string{"", "behind"}},
 	} {
 		t.Run(c.state+"/"+string(c.delivery), func(t *testing.T) {
-			b := setup(t)
+			b := all.sub(t)
 			states[c.state](b)
 			before := b.lastEvent()
 			out, err := b.db.Accept(b.ctx(), b.incoming("new", channel(thread.ChannelSMS), delivery(c.delivery)))
@@ -111,6 +112,7 @@ func (b *bundle) waitingTurns() []string {
 }
 
 func TestAcceptBesideARunningTurn(t *testing.T) {
+	all := setup(t)
 	for _, c := range []struct {
 		name string
 		with with
@@ -121,11 +123,11 @@ func TestAcceptBesideARunningTurn(t *testing.T) {
 		{"AnAttachmentSteersAndWaitsThere", files("f"), thread.DisposedSteering},
 		{"AMentionSteersAndWaitsThere", mentions("@bob"), thread.DisposedSteering},
 		{"AnotherChannelWaits", channel("telegram"), thread.DisposedQueued},
-		{"AReplyWaits", replyTo("msg_1"), thread.DisposedQueued},
+		{"AReplyWaits", reply, thread.DisposedQueued},
 		{"DeepResearchWaits", mode(thread.DeepResearch), thread.DisposedQueued},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
+			b := all.sub(t)
 			r := b.start("hello")
 			out := b.accept("new", c.with)
 			require.Equal(t, c.want, out.Disposition)
@@ -135,7 +137,7 @@ func TestAcceptBesideARunningTurn(t *testing.T) {
 }
 
 func TestAcceptBesideAWaitingTurn(t *testing.T) {
-	sms := channel(thread.ChannelSMS)
+	all, sms := setup(t), channel(thread.ChannelSMS)
 	for _, c := range []struct {
 		name  string
 		first []with
@@ -149,13 +151,13 @@ func TestAcceptBesideAWaitingTurn(t *testing.T) {
 		{name: "AnotherChannelDoesNotJoin", then: []with{channel("telegram")}},
 		{name: "AnAttachmentDoesNotJoin", then: []with{files("f")}},
 		{name: "AMentionDoesNotJoin", then: []with{mentions("@bob")}},
-		{name: "AReplyDoesNotJoin", then: []with{replyTo("msg_1")}},
-		{name: "NothingJoinsAReply", first: []with{replyTo("msg_1")}},
+		{name: "AReplyDoesNotJoin", then: []with{reply}},
+		{name: "NothingJoinsAReply", first: []with{reply}},
 		{name: "AnotherModeDoesNotJoin", then: []with{mode(thread.DeepResearch)}},
 		{name: "APlainMessageJoinsOneWithFiles", first: []with{files("f")}, joins: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
+			b := all.sub(t)
 			b.start("hello", channel("signal"))
 			first := b.accept("first", c.first...)
 			if c.late != "" {
@@ -189,8 +191,9 @@ func TestBurstWindowCountsFromTheOldestPart(t *testing.T) {
 }
 
 func TestAcceptDuringTheRetryWait(t *testing.T) {
+	all := setup(t)
 	t.Run("APlainMessageMakesTheTurnGoOnAndIsLoadedWithABoundary", func(t *testing.T) {
-		b := setup(t)
+		b := all.sub(t)
 		failed := b.retrying()
 		out := b.accept("new", channel(thread.ChannelSMS))
 		require.Equal(t, failed.ref.ID, out.TurnID)
@@ -203,10 +206,10 @@ func TestAcceptDuringTheRetryWait(t *testing.T) {
 	})
 	for name, mod := range map[string]with{
 		"AnAttachmentWaitsBehind": files("f"), "AnotherChannelWaitsBehind": channel("telegram"),
-		"AReplyWaitsBehind": replyTo("msg_1"), "ResearchWaitsBehind": mode(thread.DeepResearch),
+		"AReplyWaitsBehind": reply, "ResearchWaitsBehind": mode(thread.DeepResearch),
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := setup(t)
+			b := all.sub(t)
 			b.retrying()
 			require.Equal(t, thread.DisposedQueued, b.accept("new", channel(thread.ChannelSMS), mod).Disposition)
 			require.Equal(t, []string{"", "new"}, b.waitingTurns())
@@ -215,9 +218,9 @@ func TestAcceptDuringTheRetryWait(t *testing.T) {
 }
 
 func TestInterrupt(t *testing.T) {
-	now := delivery(thread.DeliverInterrupt)
+	all, now := setup(t), delivery(thread.DeliverInterrupt)
 	t.Run("JoinsTheSteeringMessageAheadOfAllThatWaits", func(t *testing.T) {
-		b := setup(t)
+		b := all.sub(t)
 		r := b.start("hello")
 		steered := b.accept("one")
 		b.accept("behind", channel("telegram"))
@@ -230,7 +233,7 @@ func TestInterrupt(t *testing.T) {
 		require.Equal(t, []string{"user: hello", "user: one\n\nnow", "user: behind [queued]"}, b.conversation())
 	})
 	t.Run("WaitsBehindTheSteeringMessageWhereItCannotJoin", func(t *testing.T) {
-		b := setup(t)
+		b := all.sub(t)
 		r := b.start("hello")
 		b.accept("one")
 		b.accept("behind", channel("telegram"))
@@ -240,7 +243,7 @@ func TestInterrupt(t *testing.T) {
 		require.Equal(t, []string{"now", "behind"}, b.waitingTurns())
 	})
 	t.Run("KeepsThePartialAnswer", func(t *testing.T) {
-		b := setup(t)
+		b := all.sub(t)
 		r := b.start("hello")
 		r.shown(0, 0, "half an ans")
 		b.accept("now", now)
@@ -248,7 +251,7 @@ func TestInterrupt(t *testing.T) {
 		require.Equal(t, []string{"user: hello", "assistant: half an ans [stopped]", "user: now"}, b.conversation())
 	})
 	t.Run("OverTheAttachmentLimitStopsNothing", func(t *testing.T) {
-		b := setup(t)
+		b := all.sub(t)
 		b.start("hello")
 		_, err := b.db.Accept(b.ctx(), b.incoming("now", now, files(strings.Split("abcdefghijk", "")...)))
 		var limit *thread.LimitError
@@ -338,12 +341,26 @@ func TestAcceptTheSameKeyTwentyTimesAtOnceIsOnePart(t *testing.T) {
 	}
 }
 
+func TestAcceptTheSameKeyOnAnotherThreadIsRefusedNotLost(t *testing.T) {
+	b := setup(t)
+	other := b.open()
+	slow, g := b.gated(store.PointAccept)
+	var err error
+	done := async(func() { _, err = slow.Accept(b.ctx(), b.incoming("one", key("k"), b.to(other))) })
+	<-g.arrived // it has found no such key
+	b.accept("one", key("k"))
+	close(g.open)
+	<-done
+	require.ErrorIs(t, err, thread.ErrKeyReused)
+	require.Empty(t, b.bundleOn(other).conversation())
+}
+
 func TestAcceptWithAKeyOfAnotherTextIsRefused(t *testing.T) {
 	b := setup(t)
 	b.start("hello", key("k"))
 	for _, other := range []store.Incoming{
 		b.incoming("other", key("k")), b.incoming("hello", key("k"), files("f")), b.incoming("hello", key("k"), mentions("@bob")),
-		b.incoming("hello", key("k"), replyTo("msg_1")),
+		b.incoming("hello", key("k"), reply),
 	} {
 		_, err := b.db.Accept(b.ctx(), other)
 		require.ErrorIs(t, err, thread.ErrKeyReused)
@@ -416,6 +433,18 @@ func TestHomeRacedByAResetGoesToTheFreshThread(t *testing.T) {
 	require.Equal(t, []string{"user: hello"}, b.conversation())
 }
 
+func TestAcceptOfAReplyToNothingIsRefused(t *testing.T) {
+	b := setup(t)
+	b.start("hello")
+	elsewhere := b.bundleOn(b.open()).accept("other")
+	for _, id := range []string{"msg_none", elsewhere.Message.ID} {
+		in := b.incoming("new")
+		in.ReplyTo = id
+		_, err := b.db.Accept(b.ctx(), in)
+		require.ErrorIs(t, err, thread.ErrReplyTarget)
+	}
+}
+
 func TestAcceptKeepsTextThatPostgresWouldRefuse(t *testing.T) {
 	b := setup(t)
 	out := b.accept("nul \x00 and \xff bytes", key("k"))
@@ -443,12 +472,14 @@ func TestWithdrawTwiceAndAfterDelivery(t *testing.T) {
 	_, err = b.db.WithdrawMessage(b.ctx(), owner, one.ID)
 	require.ErrorIs(t, err, thread.ErrAlreadyWithdrawn)
 	_, err = b.db.WithdrawSteering(b.ctx(), owner, b.thread)
-	require.ErrorIs(t, err, thread.ErrNotFound)
+	require.ErrorIs(t, err, thread.ErrAlreadyWithdrawn)
 	require.Contains(t, b.events(), string(thread.MessageWithdrawnEv))
 
 	two := b.accept("two").Message
 	r.take()
 	_, err = b.db.WithdrawMessage(b.ctx(), owner, two.ID)
+	require.ErrorIs(t, err, thread.ErrAlreadyDelivered)
+	_, err = b.db.WithdrawSteering(b.ctx(), owner, b.thread)
 	require.ErrorIs(t, err, thread.ErrAlreadyDelivered)
 	require.Equal(t, []string{"user: hello", "user: two"}, b.session(), "the model sees the correction alone")
 	r.answer("hi")

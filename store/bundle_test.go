@@ -45,6 +45,17 @@ func setup(t *testing.T, opts ...storetest.Option) *bundle {
 	return b
 }
 
+// sub is a bundle of a subtest, with a thread of its own in the same database: a table of many cases that do not race
+// need not make a database for each.
+func (b *bundle) sub(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	s := *b
+	s.t = t
+	s.thread = s.open()
+	return &s
+}
+
 func (b *bundle) ctx() context.Context { return b.t.Context() }
 
 func (b *bundle) open() string {
@@ -57,11 +68,14 @@ func (b *bundle) open() string {
 // A with changes a message before it is sent.
 type with func(*store.Incoming)
 
+// aMessage stands for the oldest message of the thread.
+const aMessage = "a message"
+
 func key(k string) with                   { return func(in *store.Incoming) { in.Key = k } }
 func channel(c string) with               { return func(in *store.Incoming) { in.Channel = c } }
 func files(ids ...string) with            { return func(in *store.Incoming) { in.Attachments = ids } }
 func mentions(ids ...string) with         { return func(in *store.Incoming) { in.Mentions = ids } }
-func replyTo(id string) with              { return func(in *store.Incoming) { in.ReplyTo = id } }
+func reply(in *store.Incoming)            { in.ReplyTo = aMessage }
 func mode(m thread.Mode) with             { return func(in *store.Incoming) { in.Mode = m } }
 func delivery(d thread.Delivery) with     { return func(in *store.Incoming) { in.Delivery = d } }
 func (b *bundle) to(threadID string) with { return func(in *store.Incoming) { in.ThreadID = threadID } }
@@ -70,6 +84,9 @@ func (b *bundle) incoming(text string, mods ...with) store.Incoming {
 	in := store.Incoming{OwnerID: owner, ThreadID: b.thread, Channel: thread.ChannelWeb, Text: text}
 	for _, m := range mods {
 		m(&in)
+	}
+	if in.ReplyTo == aMessage {
+		b.scan(`SELECT id FROM messages WHERE thread_id = $1 ORDER BY id LIMIT 1`, []any{b.thread}, &in.ReplyTo)
 	}
 	return in
 }

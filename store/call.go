@@ -55,6 +55,7 @@ func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) err
 	}
 	err := db.fenced(ctx, "finish call", ref, PointCall, reads, func(t *tx, b *pgx.Batch, _ *turnRow) error {
 		if step == nil {
+			b.Queue(outcome, outcomeArgs(ref, call))
 			return nil
 		}
 		writeResult(b, ref.ID, call)
@@ -93,14 +94,19 @@ func writeResult(b *pgx.Batch, turnID string, call thread.Call) {
 
 // recordOutcome keeps what came of an outside call that had started when its turn ended.
 func (db *DB) recordOutcome(ctx context.Context, ref TurnRef, call thread.Call) error {
-	_, err := db.pool.Exec(ctx, `
-		UPDATE calls
-		SET state = @state, result = @result, finished_at = clock_timestamp()
-		WHERE turn_id = @turn AND round = @round AND idx = @idx AND started_at IS NOT NULL AND state IN ('started', 'interrupted')`,
-		pgx.NamedArgs{
-			"turn": ref.ID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
-		})
+	_, err := db.pool.Exec(ctx, outcome, outcomeArgs(ref, call))
 	return wrap("record outcome", err)
+}
+
+const outcome = `
+	UPDATE calls
+	SET state = @state, result = @result, finished_at = clock_timestamp()
+	WHERE turn_id = @turn AND round = @round AND idx = @idx AND started_at IS NOT NULL AND state IN ('started', 'interrupted')`
+
+func outcomeArgs(ref TurnRef, call thread.Call) pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"turn": ref.ID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
+	}
 }
 
 // withResult adds a call's result to its step's detail.

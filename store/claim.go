@@ -16,7 +16,7 @@ type Claimed struct {
 	Conversation *thread.Turn  // the turn that the run row names; nil: none runs
 	Stopping     bool          // Conversation has been told to stop
 	Background   []thread.Turn // background turns that run, those claimed now among them
-	Waiting      int           // conversation turns that wait
+	Waiting      int           // conversation turns that wait, and the message on the steering row
 	RetryAt      *time.Time    // when the next waiting turn may start, where that is what holds it back
 	Now          time.Time     // of the database
 	Archived     bool
@@ -28,22 +28,21 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 	var out Claimed
 	err := db.transact(ctx, "claim", func(ctx context.Context, t *tx) error {
 		var background []*turnRow
-		var waiting int
+		var count int
 		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 			b.Queue(`SELECT`+turnColumns+`
 				FROM turns t
 				WHERE t.thread_id = $1 AND t.kind = 'background' AND t.status IN ('queued', 'running')
 				ORDER BY t.created_at
 				FOR NO KEY UPDATE`, threadID).Query(collect(&background, scanTurn))
-			b.Queue(`SELECT count(*) FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued'`,
-				threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&waiting) })
+			b.Queue(countWaiting, threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&count) })
 		})
 		if err != nil {
 			return err
 		}
 		t.point(ctx, PointClaim)
 		b := &pgx.Batch{}
-		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: waiting, Now: t.now, Archived: h.archived}
+		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: count, Now: t.now, Archived: h.archived}
 		ran := h.turnID != ""
 		switch out.Conversation = t.claimNext(b, h); {
 		case out.Conversation != nil && !ran:
@@ -88,6 +87,9 @@ func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
 	if m != nil {
 		t.deliver(b, m, turn)
 	}
+	if turn.limit.WrapUpWarned {
+		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryNote, TurnID: turn.ID, Text: unwarn}})
+	}
 }
 
 // start moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
@@ -102,7 +104,7 @@ func (t *tx) start(b *pgx.Batch, turn *turnRow) {
 		UPDATE turns
 		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, stopping = false,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
-			tool_failures = '{}', model_failures = 0, error_code = NULL, error_detail = NULL
+			tool_failures = '{}', wrap_up_warned = false, model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
 	t.emitTurn(thread.TurnStartedEv, &turn.Turn)
 }

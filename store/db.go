@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"bobbin/thread"
@@ -52,6 +53,11 @@ const (
 // hold a thread's locks for as long as TCP takes to notice.
 const maxIdle = 30 * time.Second
 
+// hangLimit is how long a process may keep Postgres waiting between the two flushes of a transaction, which takes it some
+// microseconds. One that was suspended there, or whose machine has gone, would hold its thread's locks for as long as its
+// connection lives.
+const hangLimit = 10 * time.Second
+
 // DB is the store. It is safe for concurrent use; Close ends it.
 type DB struct {
 	pool *pgxpool.Pool
@@ -70,7 +76,9 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.ConnConfig.Tracer = cfg.Tracer
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(hangLimit.Milliseconds(), 10)
 	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(maxIdle.Milliseconds(), 10)
+	pc.AfterConnect = readTimesAsUTC
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -103,6 +111,13 @@ func (db *DB) Ping(ctx context.Context) error {
 	if err := db.pool.Ping(ctx); err != nil {
 		return wrap("ping", err)
 	}
+	return nil
+}
+
+func readTimesAsUTC(_ context.Context, c *pgx.Conn) error {
+	c.TypeMap().RegisterType(&pgtype.Type{
+		Name: "timestamptz", OID: pgtype.TimestamptzOID, Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
 	return nil
 }
 
@@ -275,7 +290,7 @@ var errInternal = errors.New("a statement failed")
 func sentinel(err error) bool {
 	for _, s := range []error{
 		thread.ErrNotFound, thread.ErrArchived, thread.ErrNoRunningTurn, thread.ErrStopping, thread.ErrNotSteerable,
-		thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn, thread.ErrKeyReused, thread.ErrConflict, thread.ErrUnauthorized,
+		thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn, thread.ErrReplyTarget, thread.ErrKeyReused, thread.ErrConflict, thread.ErrUnauthorized,
 		thread.ErrUnavailable, thread.ErrFenced, thread.ErrMoved,
 	} {
 		if errors.Is(err, s) {

@@ -49,6 +49,7 @@ func TestSubscribersSeeEveryEventOnceAndInOrderWhileEightWrite(t *testing.T) {
 			const writers, each = 8, 12
 			// an accept writes that its message and its turn were made, a withdrawal that they are over
 			last := b.lastEvent() + 4*writers*each
+			target := b.incoming("", reply).ReplyTo
 			dbs := []*store.DB{b.db, other}
 			got := make([][]thread.Event, 4)
 			errs := make([]error, len(got))
@@ -60,7 +61,9 @@ func TestSubscribersSeeEveryEventOnceAndInOrderWhileEightWrite(t *testing.T) {
 				db := dbs[w%2]
 				group.Go(func() {
 					for i := range each {
-						m, err := db.Accept(b.ctx(), b.incoming(fmt.Sprint(w, i), channel(fmt.Sprint(w)), replyTo("msg_1")))
+						in := b.incoming(fmt.Sprint(w, i), channel(fmt.Sprint(w)))
+						in.ReplyTo = target
+						m, err := db.Accept(b.ctx(), in)
 						if err == nil {
 							_, err = db.WithdrawMessage(b.ctx(), owner, m.Message.ID)
 						}
@@ -104,22 +107,24 @@ func TestSubscriptionWakesAnotherProcessLongBeforeItLooksByItself(t *testing.T) 
 	b := setup(t)
 	other := b.second()
 	b.until(nil, `SELECT count(*) >= 2 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%' AND state = 'idle'`)
-	s := other.Subscribe(b.thread, 0)
-	defer s.Close()
-	var events []thread.Event
-	var err error
-	done := async(func() { events, err = s.Next(b.ctx()) })
-	// its first look finds nothing, and its second would come two seconds later
-	b.until(done, `
-		SELECT count(*) > 0
-		FROM pg_stat_activity
-		WHERE datname = current_database() AND state = 'idle' AND query LIKE '%FROM events%' AND query LIKE '%ORDER BY seq%'`)
-	start := time.Now()
-	b.start("hello")
-	<-done
-	require.NoError(t, err)
-	require.NotEmpty(t, events)
-	t.Logf("woken after %v", time.Since(start))
+	fastest := patience
+	for range 3 {
+		s := other.Subscribe(b.thread, b.lastEvent())
+		var err error
+		done := async(func() { _, err = s.Next(b.ctx()) })
+		// its first look finds nothing, and its second would come two seconds later
+		b.until(done, `
+			SELECT count(*) > 0
+			FROM pg_stat_activity
+			WHERE datname = current_database() AND state = 'idle' AND query LIKE '%FROM events%' AND query LIKE '%ORDER BY seq%'`)
+		start := time.Now()
+		b.accept("hello")
+		<-done
+		fastest = min(fastest, time.Since(start))
+		require.NoError(t, err)
+		s.Close()
+	}
+	require.Less(t, fastest, time.Second)
 }
 
 func TestSubscriptionEndsWithItsContext(t *testing.T) {

@@ -19,7 +19,6 @@ func (t *tx) lockStream(b *pgx.Batch, threadID string) {
 		WHERE thread_id = @thread
 		FOR NO KEY UPDATE`, pgx.NamedArgs{"thread": threadID}).QueryRow(func(r pgx.Row) error {
 		err := r.Scan(&t.seq, &t.now)
-		t.now = t.now.UTC()
 		return err
 	})
 }

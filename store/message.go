@@ -10,8 +10,7 @@ import (
 )
 
 // Messages lists a conversation in the order the model received it, oldest first: what was delivered, then what waits, in
-// the order it will be loaded. A page holds the newest Limit messages, or those before the delivered message named by
-// Before. Withdrawn messages are left out.
+// the order it will be loaded. A page holds the newest Limit messages, or those before the message named by Before. Withdrawn messages are left out.
 func (db *DB) Messages(ctx context.Context, ownerID, threadID string, p Page) ([]*thread.Message, error) {
 	t, err := db.Thread(ctx, ownerID, threadID)
 	if err != nil {
@@ -21,7 +20,14 @@ func (db *DB) Messages(ctx context.Context, ownerID, threadID string, p Page) ([
 		FROM messages m
 		LEFT JOIN turns t ON t.id = m.turn_id AND m.state = 'queued' AND t.status = 'queued'
 		WHERE m.thread_id = $1 AND m.state <> 'withdrawn'
-		  AND ($2 = '' OR m.seq < (SELECT b.seq FROM messages b WHERE b.id = $2 AND b.thread_id = $1))
+		  AND ($2 = '' OR EXISTS (
+			SELECT
+			FROM messages b
+			LEFT JOIN turns bt ON bt.id = b.turn_id AND b.state = 'queued' AND bt.status = 'queued'
+			WHERE b.id = $2 AND b.thread_id = $1 AND CASE
+				WHEN b.seq IS NOT NULL THEN m.seq < b.seq
+				ELSE m.seq IS NOT NULL OR (t.rank IS NULL AND bt.rank IS NOT NULL) OR t.rank < bt.rank
+			END))
 		ORDER BY m.seq DESC NULLS FIRST, t.rank DESC NULLS LAST, m.created_at DESC
 		LIMIT $3`, t.ID, p.Before, p.Limit)
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (*thread.Message, error) { return scanMessage(r) })

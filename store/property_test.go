@@ -82,7 +82,7 @@ func (c *crowd) client(n int, r *rand.Rand) {
 			c.ok(err)
 		case 1, 2:
 			_, err := db.WithdrawSteering(c.ctx(), owner, id)
-			c.ok(err, thread.ErrNotFound)
+			c.ok(err, thread.ErrNotFound, thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn)
 		case 3, 4:
 			if len(sent) > 0 {
 				_, err := db.WithdrawMessage(c.ctx(), owner, pick(r, sent...).Message.ID)

@@ -24,7 +24,6 @@ func scanMessage(r pgx.Row) (*thread.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.CreatedAt = m.CreatedAt.UTC()
 	if parts != nil {
 		err = json.Unmarshal(parts, &m.Parts)
 	}
@@ -74,7 +73,6 @@ func scanTurn(r pgx.Row) (*turnRow, error) {
 	if since != nil {
 		t.limit.Elapsed = max(0, now.Sub(*since))
 	}
-	t.CreatedAt = t.CreatedAt.UTC()
 	return &t, nil
 }
 

@@ -165,8 +165,10 @@ func sessionEnd(w *Work) int64 {
 
 // Waiting counts what waits in a thread: conversation turns, and the message on the steering row.
 func (db *DB) Waiting(ctx context.Context, threadID string) (n int, err error) {
-	err = db.pool.QueryRow(ctx, `
-		SELECT (SELECT count(*) FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued') +
-			(SELECT count(*) FROM steering WHERE thread_id = $1 AND state = 'queued')`, threadID).Scan(&n)
+	err = db.pool.QueryRow(ctx, countWaiting, threadID).Scan(&n)
 	return n, wrap("count waiting", err)
 }
+
+const countWaiting = `
+	SELECT (SELECT count(*) FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued') +
+		(SELECT count(*) FROM steering WHERE thread_id = $1 AND state = 'queued')`

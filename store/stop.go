@@ -118,6 +118,7 @@ func queueLive(b *pgx.Batch, threadID string, turns *[]*turnRow, messages *[]*th
 func (t *tx) setStopping(b *pgx.Batch, h *held) {
 	h.stopping = true
 	b.Queue(`UPDATE runs SET stopping = true WHERE thread_id = $1`, h.threadID)
+	t.phase(h.turnID, thread.PhaseStopping)
 	t.nudge(NudgeStop, h.turnID)
 	t.stops = append(t.stops, h.turnID)
 }

@@ -103,8 +103,8 @@ func (t *tx) load(b *pgx.Batch, h *held) []thread.Entry {
 	return entries
 }
 
-// unwarn follows a message that is loaded after the model was told to wrap up.
-const unwarn = "The message above is a new request: the limits of this turn have started over. " +
+// unwarn follows what starts a turn's limits over after the model was told to wrap up.
+const unwarn = "The limits of this turn have started over. " +
 	"What was said before about wrapping up no longer applies."
 
 func writeStep(b *pgx.Batch, s thread.Step) {

@@ -55,7 +55,6 @@ func scanThread(r pgx.Row) (*thread.Thread, error) {
 	var t thread.Thread
 	err := r.Scan(&t.ID, &t.OwnerID, &t.Title, &t.Home, &t.Status, &t.CreatedAt, &t.ArchivedAt, &t.RunningTurn, &t.Stopping,
 		&t.LastEvent)
-	t.CreatedAt = t.CreatedAt.UTC()
 	return &t, err
 }
 

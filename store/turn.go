@@ -47,7 +47,6 @@ const stepColumns = `
 func scanStep(r pgx.Row) (*thread.Step, error) {
 	var s thread.Step
 	err := r.Scan(&s.TurnID, &s.N, &s.Kind, &s.Title, &s.Status, &s.StartedAt, &s.FinishedAt, &s.MessageID, &s.Detail)
-	s.StartedAt = s.StartedAt.UTC()
 	return &s, err
 }
 
@@ -94,7 +93,11 @@ func (db *DB) Replay(ctx context.Context, ownerID, turnID string) (*thread.Turn,
 				answer_id = NULL, next_turn_id = NULL, error_code = NULL, error_detail = NULL
 			WHERE id = @turn AND status = 'failed'`, pgx.NamedArgs{"turn": turnID, "rank": h.backRank(), "now": t.now})
 		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
-		t.nudge(NudgeWork, turnID)
+		kind := NudgeWork
+		if turn.Kind == thread.Background {
+			kind = NudgeBackground
+		}
+		t.nudge(kind, turnID)
 		out = &turn.Turn
 		return t.commit(ctx, b)
 	})

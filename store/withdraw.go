@@ -8,18 +8,26 @@ import (
 	"bobbin/thread"
 )
 
-// WithdrawSteering takes the message on the steering row back. ErrNotFound: none waits there. ErrAlreadyDelivered cannot
-// be told from that here; WithdrawMessage can.
+// WithdrawSteering takes the message on the steering row back. Where none waits there the error speaks of the last one
+// that did: ErrAlreadyDelivered or ErrAlreadyWithdrawn, ErrNotFound if there never was one.
 func (db *DB) WithdrawSteering(ctx context.Context, ownerID, threadID string) (thread.Withdrawn, error) {
 	var out thread.Withdrawn
 	err := db.onThread(ctx, "withdraw", ownerID, threadID, func(ctx context.Context, t *tx, threadID string) error {
-		h, err := t.lock(ctx, threadID, nil)
+		var last *string
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			b.Queue(`SELECT state FROM steering WHERE thread_id = $1 ORDER BY id DESC LIMIT 1`, threadID).Query(first(&last, scanText))
+		})
 		if err != nil {
 			return err
 		}
 		t.point(ctx, PointWithdraw)
-		if h.ownerID != ownerID || h.steering == nil {
+		switch {
+		case h.ownerID != ownerID, last == nil:
 			return thread.ErrNotFound
+		case *last == "withdrawn":
+			return thread.ErrAlreadyWithdrawn
+		case *last != "queued": // delivered to the turn, or to the turn that it became
+			return thread.ErrAlreadyDelivered
 		}
 		b := &pgx.Batch{}
 		out = t.withdrawSteering(b, h)
@@ -85,7 +93,7 @@ func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
 		t.interrupt(b, turn.ID)
 	}
 	if h.turnID == "" && h.last != nil && h.last.ID != turn.ID {
-		t.nudge(NudgeWork, "")
+		t.nudge(NudgeWork, turn.ID)
 	}
 	turn.Status, turn.FinishedAt = thread.TurnCancelled, &t.now
 	b.Queue(`
@@ -93,5 +101,4 @@ func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
 		SET status = 'cancelled', finished_at = $2, retry_at = NULL
 		WHERE id = $1 AND status IN ('queued', 'waiting')`, turn.ID, t.now)
 	t.emitTurn(thread.TurnCancelledEv, &turn.Turn)
-	t.nudge(NudgeWork, turn.ID)
 }

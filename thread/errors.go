@@ -14,6 +14,7 @@ var (
 	ErrNotSteerable     = errors.New("the message cannot be loaded into the running turn")
 	ErrAlreadyDelivered = errors.New("the message was already loaded")
 	ErrAlreadyWithdrawn = errors.New("the message was already withdrawn")
+	ErrReplyTarget      = errors.New("the message that is answered is not in this thread")
 	ErrKeyReused        = errors.New("the idempotency key was used for another message")
 	ErrConflict         = errors.New("the present state does not allow this")
 	ErrUnauthorized     = errors.New("no valid key")

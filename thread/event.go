@@ -53,6 +53,7 @@ const (
 	PhaseAnswering   Phase = "answering"
 	PhasePlanReview  Phase = "plan_review"
 	PhaseResearching Phase = "researching"
+	PhaseStopping    Phase = "stopping" // told to stop, not yet ended
 )
 
 // A Delta is a piece of an answer while it is written. Offset counts bytes of the answer's text before Text. The
