@@ -83,31 +83,36 @@ func TestTwoRelaysNeverGetTheSameRow(t *testing.T) {
 }
 
 func TestSweepFindsWhatNobodyMoves(t *testing.T) {
-	attempt := func(r run) store.Attempt {
-		return store.Attempt{WorkerID: "w", TurnID: r.ref.ID, RunID: "1", ActivityID: "1"}
+	drive := func(b *bundle, r run) {
+		b.t.Helper()
+		require.NoError(b.t, b.db.BeginAttempt(b.ctx(), store.Attempt{WorkerID: "w", TurnID: r.ref.ID, RunID: "1", ActivityID: "1"}))
 	}
 	for name, c := range map[string]struct {
 		state func(*bundle)
 		found bool
 	}{
 		"ARunningTurn":              {func(b *bundle) { b.start("hello") }, true},
-		"ARunningTurnWithAnAttempt": {func(b *bundle) { require.NoError(b.t, b.db.BeginAttempt(b.ctx(), attempt(b.start("hello")))) }, false},
-		"ARetryThatIsNotDue":        {func(b *bundle) { b.retrying() }, false},
-		"ARetryThatIsDue":           {func(b *bundle) { b.retrying(); b.due() }, true},
+		"ARunningTurnWithAnAttempt": {func(b *bundle) { drive(b, b.start("hello")) }, false},
+		"ATurnWhoseAttemptIsSilentForLong": {func(b *bundle) {
+			drive(b, b.start("hello"))
+			b.exec(`UPDATE turns SET driven_at = driven_at - interval '1 hour'`)
+		}, true},
+		"ARetryThatIsNotDue": {func(b *bundle) { b.retrying() }, false},
+		"ARetryThatIsDue":    {func(b *bundle) { b.retrying(); b.due() }, true},
 		"ABackgroundTurnThatWaits": {func(b *bundle) {
 			_, err := b.db.AddBackground(b.ctx(), b.thread, thread.SourceEvent, "x")
 			require.NoError(b.t, err)
 		}, true},
-		"ATurnThatWaitsBehindADrivenOne":   {func(b *bundle) { r, _ := b.behind(); require.NoError(b.t, b.db.BeginAttempt(b.ctx(), attempt(r))) }, false},
+		"ATurnThatWaitsBehindADrivenOne":   {func(b *bundle) { r, _ := b.behind(); drive(b, r) }, false},
 		"AThreadWhereEverythingIsAnswered": {func(b *bundle) { b.start("hello").answer("hi") }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
 			c.state(b)
-			got, err := b.db.Sweep(b.ctx(), time.Minute)
+			got, err := b.db.Sweep(b.ctx(), 2*time.Hour)
 			require.NoError(t, err)
-			require.Empty(t, got, "it was just moved")
-			b.exec(`UPDATE turns SET driven_at = driven_at - interval '1 hour'`)
+			require.Empty(t, got, "it was moved since")
+			b.exec(`UPDATE turns SET driven_at = driven_at - interval '2 minutes'`)
 			got, err = b.db.Sweep(b.ctx(), time.Minute)
 			require.NoError(t, err)
 			if !c.found {
