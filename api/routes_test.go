@@ -113,7 +113,7 @@ func TestAWithdrawalReturnsTheWholeTextOnce(t *testing.T) {
 	require.Equal(t, waiting, got["message_id"])
 	require.Equal(t, []any{}, got["attachments"])
 	b.refused(404, "already_withdrawn", "DELETE", "/v1/messages/"+waiting, "")
-	b.refused(404, "not_found", "DELETE", "/v1/threads/"+id+"/steering", "")
+	b.refused(404, "already_withdrawn", "DELETE", "/v1/threads/"+id+"/steering", "")
 	b.refused(409, "already_delivered", "DELETE", "/v1/messages/"+text(first, "message", "id"), "")
 
 	b.say(id, "two")
