@@ -50,13 +50,9 @@ const (
 )
 
 // maxIdle is how long a transaction may wait for its process. One that is frozen, or on a machine that is cut off, would
-// hold a thread's locks for as long as TCP takes to notice.
-const maxIdle = 30 * time.Second
-
-// hangLimit is how long a process may keep Postgres waiting between the two flushes of a transaction, which takes it some
-// microseconds. One that was suspended there, or whose machine has gone, would hold its thread's locks for as long as its
-// connection lives.
-const hangLimit = 10 * time.Second
+// hold a thread's locks for as long as TCP takes to notice. Requests of the API wait for thirty seconds: who sends a message
+// meanwhile is to have it accepted.
+const maxIdle = 10 * time.Second
 
 // DB is the store. It is safe for concurrent use; Close ends it.
 type DB struct {
@@ -76,7 +72,6 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.ConnConfig.Tracer = cfg.Tracer
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(hangLimit.Milliseconds(), 10)
 	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(maxIdle.Milliseconds(), 10)
 	pc.AfterConnect = readTimesAsUTC
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
