@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +18,8 @@ func TestTurnsGoOnWhilePostgresCutsEveryConnectionAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	h := furnish(t)
 	g := h.tools.gate("cut-1")
-	c := h.chat(scripted.Rounds(ask("look", "cut-1"), ask("charge", "cut-2"), ask("put", "cut-3"), scripted.Say("Whole.")))
+	c := h.chat(scripted.Rounds(ask("look", "cut-1"), ask("charge", "cut-2"), ask("put", "cut-3"), scripted.Say("Whole."),
+		scripted.Say("More.")))
 	first := c.start("Through all of it.")
 	h.arrives(g)
 	ctx, cancel := context.WithCancel(h.ctx())
@@ -35,8 +37,22 @@ func TestTurnsGoOnWhilePostgresCutsEveryConnectionAgainAndAgain(t *testing.T) {
 	if end.Name == thread.TurnFailedEv { // the start of the charge is known, its result is not
 		require.Equal(t, thread.FailToolUnknown, end.Turn.Error.Code)
 	}
-	c.answered(c.send("continue").TurnID)
+	c.answered(c.insist("continue").TurnID)
 	c.checkOrder()
+}
+
+// insist sends a message under a key, again and again while the API says that it is unavailable.
+func (c *chat) insist(text string) accepted {
+	c.t.Helper()
+	var out accepted
+	c.h.until("the API to accept", func() (done bool) {
+		var err error
+		if out, err = c.trySend(text, key(c.marker+text)); err != nil {
+			requireOneOf(c.t, err, "unavailable")
+		}
+		return err == nil
+	})
+	return out
 }
 
 // cutPostgres ends all connections of Bobbin's processes, and says each time that it did.
@@ -90,6 +106,8 @@ func TestAProcessThatHangsInATransactionDoesNotHoldTheThread(t *testing.T) {
 			}
 		}
 	})
+	letGo := sync.OnceFunc(func() { close(wake) })
+	t.Cleanup(letGo)
 	late := make(chan error, 1)
 	go func() {
 		_, err := hanging.Accept(h.ctx(), store.Incoming{OwnerID: owner, ThreadID: c.id, Channel: thread.ChannelWeb, Text: "lost"})
@@ -97,7 +115,7 @@ func TestAProcessThatHangsInATransactionDoesNotHoldTheThread(t *testing.T) {
 	}()
 	<-held
 	c.answered(c.send("Meanwhile.").TurnID)
-	close(wake)
+	letGo()
 	require.Error(t, <-late, "what hung learns that it lost its transaction")
 	require.Zero(t, c.times("lost"))
 	c.checkOrder()
