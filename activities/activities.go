@@ -142,6 +142,8 @@ func failure(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, context.Canceled), temporal.IsCanceledError(err): // the SDK tells a cancelled activity from a draining worker
+		return err
 	case errors.Is(err, thread.ErrNotFound):
 		return temporal.NewNonRetryableApplicationError(err.Error(), "NotFound", nil)
 	case errors.Is(err, thread.ErrUnavailable):
