@@ -170,6 +170,7 @@ CREATE TABLE steering (
 COMMENT ON TABLE steering IS 'The steering row: the message that waits to be loaded into the running turn';
 COMMENT ON COLUMN steering.state IS 'moved: it became the request of a turn of its own';
 CREATE UNIQUE INDEX steering_queued ON steering (thread_id) WHERE state = 'queued';
+CREATE INDEX steering_thread ON steering (thread_id, id);
 
 CREATE TABLE entries (
     session_id text NOT NULL,
