@@ -7,6 +7,9 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caarlos0/env/v11"
@@ -67,20 +70,59 @@ type config struct {
 // readConfig reads the environment for a command. Its error lists everything that is wrong.
 func readConfig(name string) (config, error) {
 	cfg, err := env.ParseAs[config]()
-	if err == nil {
-		err = cfg.check(name)
+	wrong := unreadable(err)
+	for _, w := range cfg.check(name) {
+		if variable, _, _ := strings.Cut(w, ":"); !slices.ContainsFunc(wrong, about(variable)) {
+			wrong = append(wrong, w)
+		}
 	}
-	if err != nil {
-		return cfg, fmt.Errorf("the configuration is wrong:\n%w", err)
+	if len(wrong) > 0 {
+		slices.Sort(wrong)
+		return cfg, errors.New("the configuration is wrong:\n  " + strings.Join(wrong, "\n  "))
 	}
 	return cfg, nil
 }
 
-func (c config) check(name string) error {
-	var wrong []error
+func about(variable string) func(string) bool {
+	return func(wrong string) bool { return strings.HasPrefix(wrong, variable+":") }
+}
+
+// unreadable says of each variable that env could not read what is wanted. It repeats no value: it may be a secret that
+// stands in the wrong place.
+func unreadable(err error) []string {
+	var wrong []string
+	var all env.AggregateError
+	if err != nil && !errors.As(err, &all) {
+		return []string{err.Error()}
+	}
+	for _, e := range all.Errors {
+		var p env.ParseError
+		if !errors.As(e, &p) {
+			wrong = append(wrong, e.Error())
+			continue
+		}
+		variable, want := p.Name, "a value of type "+p.Type.String()
+		if f, ok := reflect.TypeFor[config]().FieldByName(p.Name); ok {
+			variable = f.Tag.Get("env")
+		}
+		switch p.Type {
+		case reflect.TypeFor[time.Duration]():
+			want = "a duration such as 90s, 5m or 1h30m"
+		case reflect.TypeFor[int]():
+			want = "a whole number"
+		case reflect.TypeFor[slog.Level]():
+			want = "DEBUG, INFO, WARN or ERROR"
+		}
+		wrong = append(wrong, variable+": want "+want)
+	}
+	return wrong
+}
+
+// check says what is wrong with the values, a line for each variable.
+func (c config) check(name string) (wrong []string) {
 	rule := func(ok bool, format string, args ...any) {
 		if !ok {
-			wrong = append(wrong, fmt.Errorf("  "+format, args...))
+			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
 	}
 	_, port, err := net.SplitHostPort(c.Addr)
@@ -100,6 +142,8 @@ func (c config) check(name string) error {
 	} {
 		rule(d > 0, "%s: want more than 0s, got %v", field, d)
 	}
+	rule(c.MaxOutputTokens >= 0, "BOBBIN_MODEL_MAX_OUTPUT_TOKENS: want 0, for the provider's limit, or more, got %d", c.MaxOutputTokens)
+	rule(c.TemporalUIPort >= 0 && c.TemporalUIPort < 1<<16, "BOBBIN_TEMPORAL_UI_PORT: want 0 to 65535, got %d", c.TemporalUIPort)
 	if name == "api" || name == "worker" || name == "migrate" || name == "key" {
 		rule(c.DatabaseURL != "", "DATABASE_URL: want the address of a Postgres database")
 	}
@@ -113,7 +157,7 @@ func (c config) check(name string) error {
 		u, err := url.Parse(c.OpenAIURL)
 		rule(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "OPENAI_BASE_URL: want an http or https address")
 	}
-	return errors.Join(wrong...)
+	return wrong
 }
 
 func (c config) store() store.Config {

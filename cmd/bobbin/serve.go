@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -40,7 +39,7 @@ func persist[T any](ctx context.Context, what string, connect func() (T, error))
 		if err == nil || ctx.Err() != nil {
 			return v, err
 		}
-		slog.Warn("cannot reach "+what+", trying again", "every", retryEvery, "error", err)
+		slog.Warn("not reached, trying again", "what", what, "every", retryEvery, "error", err)
 		select {
 		case <-ctx.Done():
 			return v, ctx.Err()
@@ -80,19 +79,15 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 
 // serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
 func serve(ctx context.Context, l net.Listener, db *store.DB, temporal client.Client) error {
-	srv := &http.Server{
-		Handler: api.New(api.Config{
-			Store: db, Done: ctx.Done(), Version: version,
-			Ready: func(ctx context.Context) error {
-				if _, err := temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
-					return errors.New("Temporal does not answer")
-				}
-				return nil
-			},
-		}),
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-	}
+	srv := api.Server(l.Addr().String(), api.New(api.Config{
+		Store: db, Done: ctx.Done(), Version: version,
+		Ready: func(ctx context.Context) error {
+			if _, err := temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+				return errors.New("Temporal does not answer")
+			}
+			return nil
+		},
+	}))
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {

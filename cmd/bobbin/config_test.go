@@ -1,0 +1,58 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The tests change the environment, so none is parallel.
+
+func clearConfig(t *testing.T) {
+	for _, name := range []string{"DATABASE_URL", "TEMPORAL_ADDRESS", "OPENAI_API_KEY", "OPENAI_BASE_URL", "BOBBIN_ADDR"} {
+		t.Setenv(name, "")
+	}
+}
+
+func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
+	clearConfig(t)
+	t.Setenv("BOBBIN_ADDR", "nowhere")
+	t.Setenv("BOBBIN_TAKE_TIMEOUT", "soon")
+	t.Setenv("BOBBIN_TURN_MAX_ROUNDS", "0")
+	t.Setenv("BOBBIN_WORKER_STINTS", "many")
+	t.Setenv("OPENAI_BASE_URL", "sk-this-is-a-key")
+	_, err := readConfig("worker")
+	require.EqualError(t, err, `the configuration is wrong:
+  BOBBIN_ADDR: want host:port, got "nowhere"
+  BOBBIN_TAKE_TIMEOUT: want a duration such as 90s, 5m or 1h30m
+  BOBBIN_TURN_MAX_ROUNDS: want at least 1, got 0
+  BOBBIN_WORKER_STINTS: want a whole number
+  DATABASE_URL: want the address of a Postgres database
+  OPENAI_BASE_URL: want an http or https address
+  TEMPORAL_ADDRESS: want host:port of a Temporal frontend`)
+}
+
+func TestReadConfigNeedsNothingForDevAndChat(t *testing.T) {
+	clearConfig(t)
+	t.Setenv("BOBBIN_ADDR", "127.0.0.1:8080")
+	for _, name := range []string{"dev", "chat"} {
+		cfg, err := readConfig(name)
+		require.NoError(t, err, name)
+		require.Equal(t, 2*time.Second, cfg.TakeTimeout)
+		require.Equal(t, 40, cfg.TurnRounds)
+	}
+}
+
+func TestListenTakesAnotherPortWhereTheConfiguredOneIsInUse(t *testing.T) {
+	d := &dev{cfg: config{Addr: "127.0.0.1:0"}}
+	first, err := d.listen()
+	require.NoError(t, err)
+	defer func() { _ = first.Close() }()
+	d.cfg.Addr = first.Addr().String()
+	second, err := d.listen()
+	require.NoError(t, err)
+	defer func() { _ = second.Close() }()
+	require.NotEqual(t, first.Addr().String(), second.Addr().String())
+	require.True(t, loopback(second.Addr()))
+}
