@@ -76,7 +76,7 @@ func withdrawnLineStaysUnseen(h *house) {
 	_, err = c.withdrawMessage(obsolete.Message.ID)
 	requireProblem(t, err, 404, "already_withdrawn")
 	_, err = c.withdraw()
-	requireProblem(t, err, 404, "not_found")
+	requireProblem(t, err, 404, "already_withdrawn")
 	right := c.send("this line instead")
 	g.release()
 	c.answered(first.TurnID)
@@ -121,7 +121,7 @@ func withdrawRacesTake(h *house) {
 		_, err := c.withdraw()
 		both.Wait()
 		if gone[text] = err == nil; err != nil {
-			requireProblem(t, err, 404, "not_found")
+			requireProblem(t, err, 409, "already_delivered")
 		}
 	}
 	c.answered(first.TurnID)
