@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +22,7 @@ const cutOff = "The turn's time limit was reached before this call had a result.
 const noApproval = "This tool needs a person's approval, and this server cannot ask for one. It did not run; say what you would have done."
 
 // runCalls runs the calls of a round in parallel, each result recorded as it comes. Those with side effects are left open
-// for the workflow.
+// for the workflow. ErrMoved: another holder's result of a call stands.
 func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Duration) ([]thread.Call, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
@@ -40,6 +41,7 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 	if len(inside) > 0 {
 		s.enter(ctx, calls[0].Round, names)
 	}
+	var moved atomic.Bool
 	group, limited := errgroup.WithContext(limited)
 	for _, c := range inside {
 		group.Go(func() error {
@@ -48,10 +50,19 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 					return err
 				}
 			}
-			return insist(ctx, func(ctx context.Context) error { return s.Store.FinishCall(ctx, s.ref, *c) })
+			err := insist(ctx, func(ctx context.Context) error { return s.Store.FinishCall(ctx, s.ref, *c) })
+			if errors.Is(err, thread.ErrMoved) { // the others may go on
+				moved.Store(true)
+				return nil
+			}
+			return err
 		})
 	}
-	return calls, group.Wait()
+	err := group.Wait()
+	if err == nil && moved.Load() {
+		err = thread.ErrMoved
+	}
+	return calls, err
 }
 
 // runTool runs a call and puts its result in c. The error is the cause of ctx's end, but for the turn's time limit, which

@@ -162,7 +162,7 @@ func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time
 
 func (s *stint) failed(ctx context.Context) error {
 	return insist(ctx, func(ctx context.Context) error {
-		attempt, err := s.Store.FailAttempt(ctx, s.ref)
+		attempt, err := s.Store.FailAttempt(ctx, s.ref, s.model)
 		if err == nil {
 			s.model = attempt
 		}

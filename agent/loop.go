@@ -37,7 +37,7 @@ type Hooks struct {
 	// session has grown since Base.
 	Commit func(context.Context, Round) ([]thread.Entry, error)
 	// Run runs calls, within limit, and records each result. A call that comes with a result is only recorded. It
-	// returns all of them; those that must run elsewhere are still open.
+	// returns all of them; those that must run elsewhere are still open. ErrMoved: the step log holds other results.
 	Run func(ctx context.Context, calls []thread.Call, limit time.Duration) ([]thread.Call, error)
 	// HandBack reports whether to return at this round head.
 	HandBack func() bool
@@ -107,7 +107,14 @@ func (l *Loop) Run(ctx context.Context) (Result, error) {
 		if res := l.over(); res.Kind != "" {
 			return res, nil
 		}
-		if outside, err := l.runOpen(ctx); err != nil || len(outside) > 0 {
+		outside, err := l.runOpen(ctx)
+		if errors.Is(err, thread.ErrMoved) {
+			if err := l.load(ctx); err != nil {
+				return Result{}, err
+			}
+			continue
+		}
+		if err != nil || len(outside) > 0 {
 			return Result{Kind: Outside, Calls: outside}, err
 		}
 		if tried && l.Hooks.HandBack() {

@@ -210,6 +210,10 @@ func broken() store.Outcome {
 	return store.Outcome{Error: &thread.TurnError{Code: thread.FailModelUnavailable, Detail: "The model cannot be reached."}}
 }
 
+func late() store.Outcome {
+	return store.Outcome{Error: &thread.TurnError{Code: thread.FailTimeLimit, Detail: "late"}}
+}
+
 // shown writes a piece of an answer and waits until it is down.
 func (r run) shown(attempt, offset int, text string) {
 	r.t.Helper()

@@ -39,24 +39,37 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int) (cal
 	return call, ok, err
 }
 
-// FinishCall records a call's result once. A call that has one keeps it. Where the turn ended meanwhile the outcome of a
-// call that had started still goes to its row, outside the fence, and ErrFenced is returned.
+// FinishCall records a call's result once. ErrMoved: another holder's result stands, which the session must be read for.
+// Where the turn ended meanwhile the outcome of a call that had started still goes to its row, outside the fence, and
+// ErrFenced is returned.
 func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) error {
 	call.Name, call.Result = clean(call.Name), clean(call.Result)
 	var step *thread.Step
+	var stands *thread.Call
 	reads := func(b *pgx.Batch) {
+		b.Queue(`
+			SELECT state, COALESCE(result, '')
+			FROM calls
+			WHERE turn_id = $1 AND round = $2 AND idx = $3
+			FOR NO KEY UPDATE`, ref.ID, call.Round, call.Index).Query(first(&stands, scanOutcome))
 		b.Queue(`
 			SELECT `+stepColumns+`
 			FROM calls c
 			JOIN steps s ON s.turn_id = c.turn_id AND s.n = c.step
-			WHERE c.turn_id = $1 AND c.round = $2 AND c.idx = $3 AND c.state IN ('pending', 'started')
-			FOR NO KEY UPDATE OF c`,
+			WHERE c.turn_id = $1 AND c.round = $2 AND c.idx = $3 AND c.state IN ('pending', 'started')`,
 			ref.ID, call.Round, call.Index).Query(first(&step, scanStep))
 	}
 	err := db.fenced(ctx, "finish call", ref, PointCall, reads, func(t *tx, b *pgx.Batch, _ *turnRow) error {
-		if step == nil {
+		switch {
+		case stands == nil:
+			return thread.ErrNotFound
+		case stands.State == thread.CallInterrupted:
 			b.Queue(outcome, outcomeArgs(ref, call))
 			return nil
+		case stands.State == call.State && stands.Result == call.Result:
+			return nil
+		case !stands.State.Open():
+			return thread.ErrMoved
 		}
 		writeResult(b, ref.ID, call)
 		step.Status, step.FinishedAt = thread.StepDone, &t.now
@@ -81,6 +94,11 @@ func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) err
 		return errors.Join(err, db.recordOutcome(ctx, ref, call))
 	}
 	return err
+}
+
+func scanOutcome(r pgx.Row) (*thread.Call, error) {
+	var c thread.Call
+	return &c, r.Scan(&c.State, &c.Result)
 }
 
 func writeResult(b *pgx.Batch, turnID string, call thread.Call) {

@@ -89,6 +89,7 @@ func (d *Deltas) Flush(ctx context.Context, turnID string) {
 func (d *Deltas) run(ctx context.Context) {
 	tick := time.NewTicker(deltaInterval)
 	defer tick.Stop()
+	kick := d.kick
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,7 +99,7 @@ func (d *Deltas) run(ctx context.Context) {
 			d.mu.Unlock()
 			return
 		case <-tick.C:
-		case <-d.kick:
+		case <-kick:
 		}
 		d.mu.Lock()
 		batch := d.pending
@@ -108,7 +109,13 @@ func (d *Deltas) run(ctx context.Context) {
 		}
 		d.mu.Unlock()
 		if len(batch) > 0 {
-			d.write(ctx, batch)
+			err := d.write(ctx, batch)
+			if err != nil && kick != nil {
+				slog.Warn("deltas not written, trying again", "turns", len(batch), "error", err)
+			}
+			if kick = d.kick; err != nil {
+				kick = nil // who waits in Flush would have it tried without pause
+			}
 		}
 		d.mu.Lock()
 		clear(d.writing)
@@ -118,7 +125,7 @@ func (d *Deltas) run(ctx context.Context) {
 }
 
 // write puts a tick's pieces down. While Postgres is away they are kept for the next tick.
-func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) {
+func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) error {
 	ctx, cancel := context.WithTimeout(ctx, lookInterval)
 	defer cancel()
 	threads := map[string]bool{}
@@ -127,16 +134,16 @@ func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) {
 		w := &deltaTx{tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]present{}}
 		return w.run(ctx, threads)
 	})
+	if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		d.restore(batch)
+	}
 	if err != nil {
-		slog.Warn("deltas not written", "turns", len(batch), "error", err)
-		if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-			d.restore(batch)
-		}
-		return
+		return err
 	}
 	for id := range threads {
 		d.db.wake.thread(id)
 	}
+	return nil
 }
 
 // restore puts pieces that were not written back before those that came meanwhile.

@@ -157,6 +157,8 @@ func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 	switch {
 	case e.answer != nil:
 		e.turn.Answer = e.say(thread.RoleAssistant, *e.answer, status != thread.TurnSucceeded)
+	case e.partial != "" && why != nil && why.Code.LeavesNothing():
+		e.void(TurnRef{ID: e.turn.ID}, true, "failed")
 	case e.partial != "":
 		e.turn.Answer = e.keepPartial(status)
 	}

@@ -68,7 +68,7 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 	cost(2, "start call", func() error { _, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 0); return err })
 	result := thread.Call{TurnID: r.ref.ID, Round: 1, State: thread.CallSucceeded}
 	cost(2, "finish call", func() error { return b.db.FinishCall(b.ctx(), r.ref, result) })
-	cost(2, "fail attempt", func() error { _, err := b.db.FailAttempt(b.ctx(), r.ref); return err })
+	cost(2, "fail attempt", func() error { _, err := b.db.FailAttempt(b.ctx(), r.ref, 1); return err })
 	cost(2, "withdraw steering", func() error { _, err := b.db.WithdrawSteering(b.ctx(), owner, b.thread); return err })
 	cost(2, "accept that waits", accept(channel("telegram")))
 	cost(3, "withdraw a message: its thread first", func() error {

@@ -209,20 +209,21 @@ func (c *roundCommit) writeCounters() {
 }
 
 // FailAttempt counts a failed model call of the round under way, voids what it had shown of an answer, and returns the
-// number of the next attempt, for its deltas.
-func (db *DB) FailAttempt(ctx context.Context, ref TurnRef) (attempt int, err error) {
+// number of the next attempt, for its deltas. attempt is the number of the one that failed: a repeat, or another holder,
+// gets a number of its own and counts nothing.
+func (db *DB) FailAttempt(ctx context.Context, ref TurnRef, attempt int) (next int, err error) {
 	var partial bool
 	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &partial) }
 	err = db.fenced(ctx, "fail attempt", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
-		attempt = turn.attempts + 1
+		next = turn.attempts + 1
 		b.Queue(`
 			UPDATE turns
-			SET model_failures = model_failures + 1, model_attempts = model_attempts + 1, driven_at = $2
-			WHERE id = $1`, ref.ID, t.now)
+			SET model_failures = model_failures + (model_attempts = $2)::integer, model_attempts = model_attempts + 1, driven_at = $3
+			WHERE id = $1`, ref.ID, attempt, t.now)
 		t.void(ref, partial, "attempt failed")
 		return nil
 	})
-	return attempt, err
+	return next, err
 }
 
 // queueShown reads whether a turn has shown text of an answer, since its claim, that is not yet void.

@@ -69,11 +69,12 @@ func TestTwoHoldersThatFailTheSameRoundGetAttemptsOfTheirOwn(t *testing.T) {
 	var got [2]int
 	var errs [2]error
 	b.race(store.PointRound,
-		func(db *store.DB) { got[0], errs[0] = db.FailAttempt(b.ctx(), r.ref) },
-		func(db *store.DB) { got[1], errs[1] = db.FailAttempt(b.ctx(), r.ref) })
+		func(db *store.DB) { got[0], errs[0] = db.FailAttempt(b.ctx(), r.ref, 0) },
+		func(db *store.DB) { got[1], errs[1] = db.FailAttempt(b.ctx(), r.ref, 0) })
 	require.Equal(t, [2]error{}, errs)
 	require.Equal(t, [2]int{1, 2}, got)
 	require.Equal(t, 2, r.load().ModelAttempt)
+	require.Equal(t, 1, r.load().Counters.ModelFailures, "one call failed")
 }
 
 func TestStartCallTwiceStartsOnce(t *testing.T) {
@@ -107,7 +108,9 @@ func TestFinishCallTwiceKeepsTheFirstResult(t *testing.T) {
 	b.race(store.PointCall,
 		func(db *store.DB) { errs[0] = db.FinishCall(b.ctx(), r.ref, call(0, "first")) },
 		func(db *store.DB) { errs[1] = db.FinishCall(b.ctx(), r.ref, call(0, "second")) })
-	require.Equal(t, [2]error{}, errs)
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], thread.ErrMoved, "the other reads what stands")
+	require.NoError(t, b.db.FinishCall(b.ctx(), r.ref, call(0, "first")), "a repeat is as good as once")
 	w := r.load()
 	require.Equal(t, "first", w.Session.Entries[1].Calls[0].Result)
 	require.Equal(t, []thread.Call{w.Session.Entries[1].Calls[1]}, w.Open, "the other is still to do: what is done is not done again")
@@ -139,7 +142,7 @@ func TestAfterTheEndNothingIsWritten(t *testing.T) {
 				events, session := b.lastEvent(), b.session()
 				_, err = b.db.CommitRound(b.ctx(), r.ref, late)
 				require.ErrorIs(t, err, thread.ErrFenced)
-				_, err = b.db.FailAttempt(b.ctx(), r.ref)
+				_, err = b.db.FailAttempt(b.ctx(), r.ref, 0)
 				require.ErrorIs(t, err, thread.ErrFenced)
 				_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 0)
 				require.ErrorIs(t, err, thread.ErrFenced)
@@ -259,8 +262,10 @@ func TestRetryDoesNotRunFinishedToolsAgain(t *testing.T) {
 func TestFailedCallsOfTheModelStartOverWithTheRetry(t *testing.T) {
 	b := setup(t)
 	r := b.start("hello", channel(thread.ChannelSMS))
+	attempt := 0
 	for range 3 {
-		_, err := b.db.FailAttempt(b.ctx(), r.ref)
+		var err error
+		attempt, err = b.db.FailAttempt(b.ctx(), r.ref, attempt)
 		require.NoError(t, err)
 	}
 	require.Equal(t, 3, r.load().Counters.ModelFailures)
@@ -278,7 +283,7 @@ func TestTextThatPostgresWouldRefuseDoesNotBreakTheTurn(t *testing.T) {
 	r.commit(store.RoundCalls, bad, store.RoundCall{Asked: thread.Asked{ID: bad, Name: bad, Arguments: bad}})
 	require.NoError(t, b.db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Name: bad, State: thread.CallFailed, Result: bad}))
 	r.shown(0, 0, "half\x00an answer")
-	r.end(broken())
+	r.end(late())
 	require.Contains(t, b.conversation(), "assistant: half an answer [stopped]")
 	_, err := b.db.Turn(b.ctx(), owner, bad)
 	require.ErrorIs(t, err, thread.ErrNotFound)

@@ -12,7 +12,8 @@ import (
 // Take loads the message on the steering row into a running turn, at its round head. Being taken and being loaded are
 // one commit: it marks the message delivered, appends it to the session, moves its time to now, writes the boundary
 // step and event, and starts the turn's counters over. It returns the entries it appended, with their positions, and
-// nothing if no message waits or the one that does has attachments or mentions.
+// nothing if no message waits, the one that does has attachments or mentions, or another holder of the turn has written
+// its answer: the end makes it a follow-up turn then.
 //
 // ErrFenced: the turn runs no more or is stopping. Any other error, a time-out of Config.TakeTimeout among them, leaves
 // the message queued; the round goes on without it.
@@ -50,9 +51,13 @@ func (db *DB) waits(ctx context.Context, turnID string) (threadID string, waits 
 
 func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry, error) {
 	end := int64(-1)
+	var answered bool
 	h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 		b.Queue(`SELECT COALESCE(max(pos), -1) FROM entries WHERE session_id = $1`, threadID).QueryRow(func(r pgx.Row) error {
 			return r.Scan(&end)
+		})
+		b.Queue(`SELECT EXISTS (SELECT FROM rounds WHERE turn_id = $1 AND outcome = 'answer')`, turnID).QueryRow(func(r pgx.Row) error {
+			return r.Scan(&answered)
 		})
 	})
 	if err != nil {
@@ -62,7 +67,7 @@ func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry,
 	if h.turnID != turnID || h.stopping || h.archived {
 		return nil, thread.ErrFenced
 	}
-	if m := h.steering; m == nil || len(m.Attachments) > 0 || len(m.Mentions) > 0 {
+	if m := h.steering; answered || m == nil || len(m.Attachments) > 0 || len(m.Mentions) > 0 {
 		return nil, nil
 	}
 	b := &pgx.Batch{}

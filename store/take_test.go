@@ -127,3 +127,17 @@ func TestWithdrawAndTakeCrossingFreelyAgree(t *testing.T) {
 		}
 	}
 }
+
+func TestTakeLoadsNothingBehindAnAnswer(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	r.commit(store.RoundAnswer, "hi")
+	late := b.accept("and quickly")
+	require.Equal(t, thread.DisposedSteering, late.Disposition)
+	entries, err := b.db.Take(b.ctx(), r.ref.ID) // another holder of the turn, at its round head
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	ended := r.end(store.Outcome{})
+	require.NotNil(t, ended.Next, "the message is answered by a turn of its own")
+	require.Equal(t, []string{"user: hello", "assistant: hi", "user: and quickly"}, b.conversation())
+}

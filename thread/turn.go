@@ -61,6 +61,16 @@ const (
 	FailInternal         FailCode = "internal"
 )
 
+// LeavesNothing reports whether what a failed turn had shown of an answer came from a model call that failed, which
+// leaves nothing in the session. Else it is kept.
+func (c FailCode) LeavesNothing() bool {
+	switch c {
+	case FailTimeLimit, FailToolUnknown, FailInternal:
+		return false
+	}
+	return true
+}
+
 // Source says why a turn exists.
 type Source string
 

@@ -105,10 +105,17 @@ func (r *turnRun) tools(ctx workflow.Context, list []contract.ToolRef) {
 		futures = append(futures, workflow.ExecuteActivity(options, tool.Name, tool))
 	}
 	r.show("runs " + strings.Join(names, ", "))
+	var failed error
 	for _, f := range futures {
-		_ = f.Get(ctx, nil)
+		failed = errors.Join(failed, f.Get(ctx, nil))
+	}
+	if failed != nil { // perhaps before it could say that it starts: the next stint would ask for it again at once
+		_ = workflow.NewTimerWithOptions(ctx, toolPause, workflow.TimerOptions{Summary: "A tool's worker failed"}).Get(ctx, nil)
 	}
 }
+
+// toolPause keeps a tool whose activity fails again and again from turning in circles.
+const toolPause = time.Second
 
 // end settles the turn. It is not cancelled with the turn's work.
 func (r *turnRun) end(ctx workflow.Context, fail thread.FailCode) (contract.Ended, error) {
