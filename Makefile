@@ -47,4 +47,5 @@ clean: ## remove what was built; data in .bobbin stays
 # What tests need beside Go. Both say what they do.
 .PHONY: deps
 deps:
+	@echo "Building what brings PostgreSQL and Temporal (a minute at first) …"
 	@go run ./embedded/prepare
