@@ -107,13 +107,13 @@ func (s *stint) load(ctx context.Context) (agent.State, error) {
 	var err error
 	if s.begun {
 		w, err = s.Store.Load(ctx, s.ref, s.turn.Attempt)
-	} else {
-		w, err = s.Store.Begin(ctx, s.ref, s.turn.Attempt, s.attempt)
+	} else if w, err = s.Store.Begin(ctx, s.ref, s.turn.Attempt, s.attempt); err == nil {
+		s.begun, s.model = true, w.ModelAttempt // a later one is another holder's: what we show is no longer wanted
 	}
 	if err != nil {
 		return agent.State{}, err
 	}
-	s.begun, s.loadedAt, s.model, s.waiting = true, time.Now(), w.ModelAttempt, w.Waiting
+	s.loadedAt, s.waiting = time.Now(), w.Waiting
 	s.newLine(w.Turn.Rounds + 1)
 	return agent.State{
 		Session: w.Session, Counters: w.Counters, Round: w.Turn.Rounds, Last: agent.Outcome(w.LastRound), Open: w.Open,
