@@ -123,6 +123,7 @@ func replyTo(id string) with { return func(b map[string]any, _ *[]string) { b["r
 func key(k string) with {
 	return func(_ map[string]any, h *[]string) { *h = append(*h, "Idempotency-Key", k) }
 }
+
 func files(ids ...string) with { return func(b map[string]any, _ *[]string) { b["attachments"] = ids } }
 
 func (c *chat) trySend(text string, mods ...with) (accepted, error) {

@@ -349,6 +349,7 @@ func TestTwoWorkers(t *testing.T) {
 	h.api()
 	t.Run("OneThatIsTerminatedBreaksNoTurnAndRepeatsNothing", func(t *testing.T) { terminatedMidTurn(h.in(t)) })
 	t.Run("OneThatIsSlowLosesToTheOtherAndNothingIsDoubled", func(t *testing.T) { slowNotDead(h.in(t)) })
+	t.Run("OneThatIsCutOffFromTemporalAnswersNothingThatItHasNotSeen", func(t *testing.T) { cutOffNotDead(h.in(t)) })
 }
 
 func terminatedMidTurn(h *house) {
@@ -390,7 +391,7 @@ func slowNotDead(h *house) {
 	g := h.tools.gate("slow-not-dead")
 	answer := newGate()
 	looking := h.chat(scripted.Rounds(ask("look", "slow-not-dead"), scripted.Say("Looked.")))
-	saying := h.chat(scripted.Rounds(scripted.Reply{Text: "Said once.", Gate: answer.open, GateAt: scripted.AtFinish}, scripted.Say("More.")))
+	saying := h.chat(scripted.Rounds(scripted.Reply{Text: "Said once.", Gate: answer.open, GateAt: scripted.AtFinish}))
 	one, two := looking.start("Look."), saying.start("Say.")
 	h.arrives(g)
 	saying.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
@@ -403,17 +404,54 @@ func slowNotDead(h *house) {
 	slow.thaw()
 	g.release()
 	answer.release()
-	looking.answered(one.TurnID)
-	saying.answered(two.TurnID)
-	saying.idle()
-	for c, text := range map[*chat]string{looking: "while it was slow", saying: "this one too"} {
-		require.Equal(t, 1, c.times(text))
+	for c, turn := range map[*chat]string{looking: one.TurnID, saying: two.TurnID} {
+		c.answered(turn)
+		c.idle()
+		c.requireOneAnswer()
 		c.checkOrder()
-		for _, turn := range c.turns() {
-			require.Equal(t, 1, h.count(`SELECT count(*) FROM messages WHERE turn_id = $1 AND role = 'assistant'`, turn.ID))
-		}
 	}
-	saying.streamed(two.TurnID)
+	require.Equal(t, 1, looking.times("while it was slow"))
+	require.Equal(t, 1, saying.times("this one too"))
+	require.True(t, strings.HasPrefix("Said once.", saying.streamed(two.TurnID)), "whoever was first, nothing is shown twice")
 	slow.kill()
+	other.kill()
+}
+
+func (c *chat) requireOneAnswer() {
+	c.t.Helper()
+	require.Len(c.t, c.turns(), 1)
+	require.Equal(c.t, 1, c.h.count(`SELECT count(*) FROM messages WHERE thread_id = $1 AND role = 'assistant'`, c.id))
+}
+
+// The reply of the worker that is cut off comes when the other has loaded a message that this reply has not seen: the round
+// must be thrown away, or the message would be delivered yet unanswered.
+func cutOffNotDead(h *house) {
+	t := h.t
+	own := newLine(t, h.line.target)
+	cutOff := h.worker("TEMPORAL_ADDRESS=" + own.addr)
+	before, after := newGate(), newGate()
+	c := h.chat(func(r scripted.Request) scripted.Reply {
+		if r.Mentions("this one too") {
+			return scripted.Reply{Text: "Saw both.", Gate: after.open, GateAt: scripted.AtFinish}
+		}
+		return scripted.Reply{Text: "Saw one.", Gate: before.open, GateAt: scripted.AtFinish}
+	})
+	first := c.start("Say.")
+	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	own.cut()
+	other := h.worker()
+	c.send("this one too")
+	h.request(c.marker, 2) // by the other, which has loaded the message
+	before.release()
+	h.until("what becomes of the reply that comes late", func() bool {
+		return len(c.requests()) == 3 || h.count(`SELECT count(*) FROM rounds WHERE turn_id = $1`, first.TurnID) > 0
+	})
+	after.release()
+	c.answered(first.TurnID)
+	c.idle()
+	c.requireOneAnswer()
+	require.Equal(t, "Saw both.", c.messages()[2].Text)
+	require.True(t, strings.HasPrefix("Saw both.", c.streamed(first.TurnID)), "whoever was first, nothing is shown twice")
+	cutOff.kill()
 	other.kill()
 }
