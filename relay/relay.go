@@ -24,6 +24,7 @@ const (
 	resendAfter = 5 * time.Second  // a nudge whose sending is not known to have worked
 	sendTimeout = 4 * time.Second  // less than resendAfter
 	sweepEvery  = 30 * time.Second // and at start
+	taskTimeout = 5 * time.Second  // of a workflow task, which a worker may die in: half of Temporal's default
 )
 
 // Relay sends nudges. Make it with New, give its Kick to store.Config.OnNudge, and run it.
@@ -112,7 +113,7 @@ func nudge(ctx context.Context, temporal client.Client, n store.Nudge) error {
 	_, err := temporal.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
 		contract.Nudge{Kind: contract.NudgeKind(n.Kind), TurnID: n.TurnID},
 		client.StartWorkflowOptions{
-			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID,
+			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID, WorkflowTaskTimeout: taskTimeout,
 			WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		},
 		contract.ThreadWorkflow, contract.ThreadInput{ThreadID: n.ThreadID})

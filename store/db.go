@@ -135,6 +135,8 @@ type tx struct {
 	conn  *pgxpool.Conn
 	begun bool
 
+	committing bool // COMMIT was sent
+
 	timeout time.Duration // of each statement; 0: none
 
 	stream string    // the thread whose events it writes
@@ -145,30 +147,32 @@ type tx struct {
 	stops  []string // turns told to stop
 }
 
-// retries of a transaction that Postgres broke off to undo a deadlock or a serialization failure, or that lost the race
-// for a key and must read the winner's row.
+// tries of a transaction that Postgres broke off to undo a deadlock or a serialization failure, that lost the race for a key
+// and must read the winner's row, or whose connection broke before its COMMIT was sent.
 const maxTries = 5
 
 func (db *DB) transact(ctx context.Context, op string, fn func(context.Context, *tx) error) error {
 	var err error
 	for range maxTries {
-		if err = db.once(ctx, fn); err == nil || !again(err) {
+		var mayStand bool
+		if mayStand, err = db.once(ctx, fn); err == nil || !again(err) && (mayStand || !lost(ctx, err)) {
 			break
 		}
 	}
 	return wrap(op, err)
 }
 
-func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) error {
+// once runs fn in one transaction. mayStand: its COMMIT was sent, so after an error nobody knows whether it stands.
+func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) (mayStand bool, err error) {
 	conn, err := db.pool.Acquire(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer conn.Release()
 	t := &tx{db: db, conn: conn}
 	if err := fn(ctx, t); err != nil {
 		t.rollback(ctx)
-		return err
+		return t.committing, err
 	}
 	t.rollback(ctx) // of what decided to write nothing
 	db.wake.stop(t.stops)
@@ -180,7 +184,7 @@ func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) err
 			db.cfg.OnNudge(n)
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // flush sends b in one round trip, inside the transaction.
@@ -202,6 +206,7 @@ func (t *tx) commit(ctx context.Context, b *pgx.Batch) error {
 	t.queueEvents(b)
 	t.queueNudges(b)
 	b.Queue("COMMIT")
+	t.committing = true
 	if err := t.flush(ctx, b); err != nil {
 		return err
 	}
@@ -237,6 +242,15 @@ const (
 func again(err error) bool {
 	c := code(err)
 	return c == codeDeadlock || c == codeSerialize || c == codeUnique && constraint(err) == "deliveries_pkey"
+}
+
+// lost reports whether the connection broke, as all in the pool do when Postgres restarts. The next one may be whole.
+func lost(ctx context.Context, err error) bool {
+	if ctx.Err() != nil || sentinel(err) {
+		return false
+	}
+	c := code(err)
+	return c == "" || strings.HasPrefix(c, "57P")
 }
 
 func code(err error) string {

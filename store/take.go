@@ -104,7 +104,7 @@ func (t *tx) load(b *pgx.Batch, h *held) []thread.Entry {
 		WHERE id = @turn`, pgx.NamedArgs{"turn": turn.ID, "steps": turn.steps, "now": t.now})
 	writeStep(b, step)
 	t.emitStep(thread.StepCreated, &step)
-	t.emit(thread.TurnBoundary, turn.ID, map[string]any{"turn_id": turn.ID, "step": step.N, "message_id": m.ID})
+	t.emit(thread.TurnBoundary, turn.ID, map[string]any{"turn_id": turn.ID, "n": step.N, "message_id": m.ID})
 	return entries
 }
 

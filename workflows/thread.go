@@ -15,8 +15,12 @@ import (
 	"bobbin/thread"
 )
 
-// lines of ended turns that the UI shows.
-const lines = 5
+const (
+	lines = 5 // ended turns that the UI shows
+
+	// A worker that dies in a workflow task is noticed after so long: half of Temporal's default.
+	taskTimeout = 5 * time.Second
+)
 
 // Thread runs the conversation turns of one thread, one after the other, and starts its background turns as children. It
 // ends when nothing has been left to do for a while; the next nudge starts it again.
@@ -118,6 +122,7 @@ func (t *threadRun) startChild(ctx workflow.Context, turn contract.TurnRef) {
 		ParentClosePolicy:     enums.PARENT_CLOSE_POLICY_ABANDON,
 		WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
 		StaticSummary:         "Background turn from " + string(turn.Source),
+		WorkflowTaskTimeout:   taskTimeout,
 		TypedSearchAttributes: attributes(t.in.ThreadID, t.claimed.OwnerID, turn, string(thread.TurnRunning)),
 	})
 	in := contract.BackgroundInput{Turn: turn, Settings: t.claimed.Settings}

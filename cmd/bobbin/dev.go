@@ -14,7 +14,6 @@ import (
 	"bobbin/embedded/postgres"
 	"bobbin/embedded/temporal"
 	"bobbin/llm/scripted"
-	"bobbin/relay"
 	"bobbin/store"
 	"bobbin/tools"
 	"bobbin/worker"
@@ -133,20 +132,12 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	wc.DrainTimeout = min(wc.DrainTimeout, devDrain)
-	outbox := relay.New()
-	sc := d.cfg.store()
-	sc.OnNudge = outbox.Kick
-	db, err := store.Open(ctx, sc)
+	p, closeAll, err := connect(ctx, d.cfg)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	client, err := dialTemporal(ctx, d.cfg)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if err := registerAttributes(ctx, client, d.cfg.TemporalNamespace); err != nil {
+	defer closeAll()
+	if err := registerAttributes(ctx, p.temporal, d.cfg.TemporalNamespace); err != nil {
 		return err
 	}
 	l, err := d.listen()
@@ -154,14 +145,13 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	if loopback(l.Addr()) {
-		if err := db.EnsureKey(ctx, devOwner, "dev", devKey); err != nil {
+		if err := p.db.EnsureKey(ctx, devOwner, "dev", devKey); err != nil {
 			return err
 		}
 	}
-	return together(ctx,
-		func(ctx context.Context) error { outbox.Run(ctx, db, client); return nil },
-		func(ctx context.Context) error { return worker.Run(ctx, db, client, wc) },
-		func(ctx context.Context) error { return serve(ctx, l, db, client) },
+	return together(ctx, p.relay,
+		func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) },
+		func(ctx context.Context) error { return p.serve(ctx, l) },
 		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil })
 }
 

@@ -53,36 +53,56 @@ type quieter struct{ sdklog.Logger }
 
 func (q quieter) Info(msg string, kv ...any) { q.Debug(msg, kv...) }
 
-func runAPI(ctx context.Context, cfg config, _ []string) error {
-	outbox := relay.New()
+// plant is what every process that serves works with.
+type plant struct {
+	db       *store.DB
+	temporal client.Client
+	outbox   *relay.Relay
+}
+
+// connect reaches Postgres and Temporal. close must be called.
+func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err error) {
+	p.outbox = relay.New()
 	sc := cfg.store()
-	sc.OnNudge = outbox.Kick
-	db, err := openStore(ctx, sc)
+	sc.OnNudge = p.outbox.Kick
+	if p.db, err = openStore(ctx, sc); err != nil {
+		return p, nil, err
+	}
+	if p.temporal, err = dialTemporal(ctx, cfg); err != nil {
+		p.db.Close()
+		return p, nil, err
+	}
+	return p, func() {
+		p.temporal.Close()
+		p.db.Close()
+	}, nil
+}
+
+func (p plant) relay(ctx context.Context) error {
+	p.outbox.Run(ctx, p.db, p.temporal)
+	return nil
+}
+
+func runAPI(ctx context.Context, cfg config, _ []string) error {
+	p, closeAll, err := connect(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	temporal, err := dialTemporal(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer temporal.Close()
+	defer closeAll()
 	l, err := net.Listen("tcp", cfg.Addr)
 	if err != nil {
 		return fmt.Errorf("BOBBIN_ADDR: %w", err)
 	}
 	slog.Info("API listens", "addr", l.Addr().String())
-	return together(ctx,
-		func(ctx context.Context) error { outbox.Run(ctx, db, temporal); return nil },
-		func(ctx context.Context) error { return serve(ctx, l, db, temporal) })
+	return together(ctx, p.relay, func(ctx context.Context) error { return p.serve(ctx, l) })
 }
 
 // serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
-func serve(ctx context.Context, l net.Listener, db *store.DB, temporal client.Client) error {
+func (p plant) serve(ctx context.Context, l net.Listener) error {
 	srv := api.Server(l.Addr().String(), api.New(api.Config{
-		Store: db, Done: ctx.Done(), Version: version,
+		Store: p.db, Done: ctx.Done(), Version: version,
 		Ready: func(ctx context.Context) error {
-			if _, err := temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+			if _, err := p.temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
 				return errors.New("Temporal does not answer")
 			}
 			return nil
@@ -105,23 +125,13 @@ func runWorker(ctx context.Context, cfg config, _ []string) error {
 	if err != nil {
 		return err
 	}
-	outbox := relay.New()
-	sc := cfg.store()
-	sc.OnNudge = outbox.Kick
-	db, err := openStore(ctx, sc)
+	p, closeAll, err := connect(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	temporal, err := dialTemporal(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer temporal.Close()
+	defer closeAll()
 	slog.Info("worker runs", "model", cfg.Model)
-	return together(ctx,
-		func(ctx context.Context) error { outbox.Run(ctx, db, temporal); return nil },
-		func(ctx context.Context) error { return worker.Run(ctx, db, temporal, wc) })
+	return together(ctx, p.relay, func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) })
 }
 
 // together runs all parts until ctx ends or one fails, and waits for all to end.
