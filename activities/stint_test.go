@@ -206,7 +206,7 @@ func TestWhatAFailedAttemptShowedIsVoid(t *testing.T) {
 	attempt := 0
 	for _, e := range b.events() {
 		switch e.Name {
-		case thread.AnswerDelta:
+		case thread.EventAnswerDelta:
 			var d thread.Delta
 			require.NoError(t, json.Unmarshal(e.Data, &d))
 			if d.Attempt != attempt {
@@ -214,7 +214,7 @@ func TestWhatAFailedAttemptShowedIsVoid(t *testing.T) {
 			}
 			attempt = d.Attempt
 			shown = append(shown, d.Text)
-		case thread.AnswerRestarted, thread.AnswerCompleted:
+		case thread.EventAnswerRestarted, thread.EventAnswerCompleted:
 			shown = append(shown, string(e.Name))
 		}
 	}
@@ -371,7 +371,7 @@ func (b *bundle) shown(text string) {
 		require.NoError(b.t, err)
 		for _, e := range events {
 			var d thread.Delta
-			if e.Name == thread.AnswerDelta {
+			if e.Name == thread.EventAnswerDelta {
 				require.NoError(b.t, json.Unmarshal(e.Data, &d))
 				got.WriteString(d.Text)
 			}

@@ -120,7 +120,7 @@ func (s *stream) run(ctx context.Context) {
 	defer func() { _ = s.rc.SetWriteDeadline(time.Time{}) }() // the connection may serve on
 	fmt.Fprintf(&s.buf, "retry: %d\n\n", retryHint.Milliseconds())
 	if s.gap {
-		s.write(thread.Event{ThreadID: s.threadID, Seq: s.after, Name: thread.Gap, Data: []byte("{}")})
+		s.write(thread.Event{ThreadID: s.threadID, Seq: s.after, Name: thread.EventGap, Data: []byte("{}")})
 	}
 	if s.flush() != nil {
 		return
@@ -178,7 +178,7 @@ func (s *stream) copy(ctx context.Context, batches <-chan []thread.Event) {
 			}
 			for _, e := range list {
 				s.write(e)
-				last = last || s.home && e.Name == thread.ThreadReset
+				last = last || s.home && e.Name == thread.EventThreadReset
 			}
 		}
 		if s.flush() != nil || last {

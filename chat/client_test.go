@@ -91,7 +91,7 @@ func TestStreamGoesBackWhereAGapSays(t *testing.T) {
 	defer s.Close()
 	e, err := s.Next()
 	require.NoError(t, err)
-	require.Equal(t, thread.Gap, e.Name)
+	require.Equal(t, thread.EventGap, e.Name)
 	e, err = s.Next()
 	require.NoError(t, err)
 	require.EqualValues(t, 4, e.Seq)

@@ -146,9 +146,9 @@ func (l *lines) event(e thread.Event) error {
 		return fmt.Errorf("event %s: %w", e.Name, err)
 	}
 	switch {
-	case e.Name == thread.Gap:
+	case e.Name == thread.EventGap:
 		return errors.New("events were lost; the thread goes on without being shown")
-	case e.Name == thread.ThreadReset:
+	case e.Name == thread.EventThreadReset:
 		return errors.New("the thread was reset")
 	case d.Message != nil && d.Message.Role == thread.RoleUser:
 		l.heard(d.Message)
@@ -156,10 +156,10 @@ func (l *lines) event(e thread.Event) error {
 		l.say(d.Message)
 	case d.Turn != nil && d.Turn.Status.Ended():
 		l.endTurn(d.Turn)
-	case e.Name == thread.AnswerDelta && l.answers(e.TurnID):
+	case e.Name == thread.EventAnswerDelta && l.answers(e.TurnID):
 		l.print(clean(d.Text))
 		l.printed += clean(d.Text)
-	case e.Name == thread.AnswerRestarted && l.answers(e.TurnID):
+	case e.Name == thread.EventAnswerRestarted && l.answers(e.TurnID):
 		l.endLine()
 		l.printed = ""
 	}

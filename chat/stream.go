@@ -65,7 +65,7 @@ func (s *Stream) Next() (thread.Event, error) {
 		}
 		e, err := s.try()
 		switch {
-		case err == nil && (e.Seq > s.last || e.Name == thread.Gap):
+		case err == nil && (e.Seq > s.last || e.Name == thread.EventGap):
 			s.last = e.Seq
 			return e, nil
 		case err == nil: // seen before

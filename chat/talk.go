@@ -150,12 +150,12 @@ func (t *talk) event(e thread.Event) []effect {
 	if json.Unmarshal(e.Data, &d) != nil {
 		return nil
 	}
-	answers := e.Name == thread.AnswerDelta || e.Name == thread.AnswerRestarted || e.Name == thread.TurnPhase
+	answers := e.Name == thread.EventAnswerDelta || e.Name == thread.EventAnswerRestarted || e.Name == thread.EventTurnPhase
 	switch {
-	case e.Name != thread.Gap && e.Seq <= t.loaded && !answers:
-	case e.Name == thread.Gap:
+	case e.Name != thread.EventGap && e.Seq <= t.loaded && !answers:
+	case e.Name == thread.EventGap:
 		return []effect{{kind: doReload}}
-	case e.Name == thread.ThreadReset:
+	case e.Name == thread.EventThreadReset:
 		t.remark("The thread was reset.")
 		return []effect{{kind: doReload}}
 	case d.Message != nil:
@@ -164,11 +164,11 @@ func (t *talk) event(e thread.Event) []effect {
 		t.turned(e.Name, d.Turn)
 	case d.Step != nil && d.Step.TurnID == t.turn:
 		t.step(d.Step)
-	case e.Name == thread.TurnPhase && e.TurnID == t.turn:
+	case e.Name == thread.EventTurnPhase && e.TurnID == t.turn:
 		t.phase = d.Phase
-	case e.Name == thread.AnswerDelta && e.TurnID == t.turn:
+	case e.Name == thread.EventAnswerDelta && e.TurnID == t.turn:
 		t.answer.add(d.Delta)
-	case e.Name == thread.AnswerRestarted && e.TurnID == t.turn:
+	case e.Name == thread.EventAnswerRestarted && e.TurnID == t.turn:
 		t.answer = partial{}
 	}
 	return nil
@@ -176,10 +176,10 @@ func (t *talk) event(e thread.Event) []effect {
 
 func (t *talk) message(name thread.EventName, m *thread.Message) []effect {
 	back := t.confirm(m)
-	if name == thread.AnswerCompleted {
+	if name == thread.EventAnswerCompleted {
 		t.answer = partial{}
 	}
-	if name != thread.MessageWithdrawnEv {
+	if name != thread.EventMessageWithdrawn {
 		t.see(m)
 		return back
 	}
@@ -253,7 +253,7 @@ func (t *talk) forget(id string) {
 func (t *talk) turned(name thread.EventName, turn *thread.Turn) {
 	switch {
 	case turn.Kind != thread.Conversation:
-	case name == thread.TurnStartedEv:
+	case name == thread.EventTurnStarted:
 		t.turn, t.phase, t.stopping, t.answer = turn.ID, "", false, partial{}
 	case turn.ID == t.turn:
 		t.turn, t.phase, t.stopping, t.answer = "", "", false, partial{}

@@ -362,7 +362,7 @@ func (w *watch) add(e event, data string) {
 	if err := json.Unmarshal([]byte(data), &e); err != nil {
 		w.broken = err.Error()
 	}
-	if e.Seq != w.last+1 || e.Name == thread.Gap {
+	if e.Seq != w.last+1 || e.Name == thread.EventGap {
 		w.broken += fmt.Sprintf("%s %d came after %d; ", e.Name, e.Seq, w.last)
 	}
 	w.last = e.Seq
@@ -426,7 +426,7 @@ func (c *chat) awaitNamed(name thread.EventName, turn string) event {
 func (c *chat) ended(turn string) event {
 	c.t.Helper()
 	return c.await("the end of "+turn, func(e event) bool {
-		return e.TurnID == turn && (e.Name == thread.TurnSucceededEv || e.Name == thread.TurnFailedEv || e.Name == thread.TurnCancelledEv)
+		return e.TurnID == turn && (e.Name == thread.EventTurnSucceeded || e.Name == thread.EventTurnFailed || e.Name == thread.EventTurnCancelled)
 	})
 }
 
@@ -434,7 +434,7 @@ func (c *chat) ended(turn string) event {
 func (c *chat) answered(turn string) {
 	c.t.Helper()
 	e := c.ended(turn)
-	require.Equal(c.t, thread.TurnSucceededEv, e.Name, "turn %s: %+v", turn, e.Turn.Error)
+	require.Equal(c.t, thread.EventTurnSucceeded, e.Name, "turn %s: %+v", turn, e.Turn.Error)
 }
 
 // idle waits until nothing runs or waits in the chat.

@@ -90,7 +90,7 @@ func killedInSideEffect(h *house, w *process) {
 	w.kill()
 	h.worker()
 	end := c.ended(first.TurnID)
-	require.Equal(t, thread.TurnFailedEv, end.Name)
+	require.Equal(t, thread.EventTurnFailed, end.Name)
 	require.Equal(t, thread.FailToolUnknown, end.Turn.Error.Code)
 	g.release()
 	shown := c.messages()
@@ -156,10 +156,10 @@ func killedWhileStreaming(h *house, w *process) {
 		return scripted.Say("The whole answer.")
 	})
 	first := c.start("Answer.")
-	shown := c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	shown := c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	w.kill()
 	h.worker()
-	restarted := c.awaitNamed(thread.AnswerRestarted, first.TurnID)
+	restarted := c.awaitNamed(thread.EventAnswerRestarted, first.TurnID)
 	require.Greater(t, restarted.Seq, shown.Seq)
 	c.answered(first.TurnID)
 	require.Equal(t, "The whole answer.", c.streamed(first.TurnID))
@@ -173,9 +173,9 @@ func (c *chat) streamed(turn string) string {
 	for _, e := range c.watch.all() {
 		switch {
 		case e.TurnID != turn:
-		case e.Name == thread.AnswerRestarted:
+		case e.Name == thread.EventAnswerRestarted:
 			text = ""
-		case e.Name == thread.AnswerDelta:
+		case e.Name == thread.EventAnswerDelta:
 			require.Equal(c.t, len(text), e.Offset, "the pieces of an answer follow each other")
 			text += e.Text
 		}
@@ -187,13 +187,13 @@ func killedWhileStopping(h *house, w *process) {
 	t := h.t
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: []string{"Kept "}, Fault: scripted.Hang, After: 1}, scripted.Say("New.")))
 	first := c.start("Answer.")
-	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	w.freeze() // so that it cannot hear of the stop
 	c.stop("conversation")
 	w.kill()
 	waiting := c.send("next")
 	h.worker()
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	c.answered(waiting.TurnID)
 	require.Equal(t, "Kept ", c.messages()[1].Text)
 	require.Len(t, c.requests(), 2)
@@ -309,7 +309,7 @@ func gracefulStopKeepsWhatWaits(h *house) {
 	h.api()
 	h.worker()
 	c.answered(first.TurnID)
-	follow := c.await("the follow-up", func(e event) bool { return e.Name == thread.TurnStartedEv && e.Turn.FollowUpOf == first.TurnID })
+	follow := c.await("the follow-up", func(e event) bool { return e.Name == thread.EventTurnStarted && e.Turn.FollowUpOf == first.TurnID })
 	c.answered(follow.TurnID)
 	require.Len(t, h.tools.called("drained"), 1)
 	require.Len(t, c.requests(), 3)
@@ -394,7 +394,7 @@ func slowNotDead(h *house) {
 	saying := h.chat(scripted.Rounds(scripted.Reply{Text: "Said once.", Gate: answer.open, GateAt: scripted.AtFinish}))
 	one, two := looking.start("Look."), saying.start("Say.")
 	h.arrives(g)
-	saying.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	saying.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	slow.freeze()
 	other := h.worker()
 	looking.send("while it was slow")
@@ -437,7 +437,7 @@ func cutOffNotDead(h *house) {
 		return scripted.Reply{Text: "Saw one.", Gate: before.open, GateAt: scripted.AtFinish}
 	})
 	first := c.start("Say.")
-	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	own.cut()
 	other := h.worker()
 	c.send("this one too")

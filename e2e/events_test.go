@@ -26,7 +26,7 @@ func TestAnEventStreamGoesOnThroughAnotherAPIWithoutGapOrRepeat(t *testing.T) {
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: pieces, Gate: g}))
 	first := c.start("Count.")
 	step(g, 20)
-	c.await("some of it", func(e event) bool { return e.Name == thread.AnswerDelta })
+	c.await("some of it", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	one.kill() // the stream goes on at spare
 	step(g, 20)
 	two := h.api()
@@ -37,7 +37,7 @@ func TestAnEventStreamGoesOnThroughAnotherAPIWithoutGapOrRepeat(t *testing.T) {
 	require.GreaterOrEqual(t, c.watch.opened, 2)
 	late := h.follow(c.id, 0)
 	defer late.close()
-	_, err := late.await(func(e event) bool { return e.Name == thread.TurnSucceededEv })
+	_, err := late.await(func(e event) bool { return e.Name == thread.EventTurnSucceeded })
 	require.NoError(t, err)
 	require.Equal(t, len(c.watch.all()), len(late.all()), "all of it once more, from the beginning")
 	require.False(t, two.ended())

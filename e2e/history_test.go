@@ -88,7 +88,7 @@ func TestALongTurnLeavesASmallHistoryThatHoldsNothingThatWasSaid(t *testing.T) {
 	c.checkOrder()
 	background, err := h.db.AddBackground(h.ctx(), c.id, thread.SourceEvent, c.marker+" PLANTEDTASK")
 	require.NoError(t, err)
-	require.Equal(t, thread.TurnSucceededEv, c.ended(background.ID).Name)
+	require.Equal(t, thread.EventTurnSucceeded, c.ended(background.ID).Name)
 	require.Equal(t, 100, c.turn(long.TurnID).ToolCalls)
 
 	total := 0

@@ -34,7 +34,7 @@ func TestTurnsGoOnWhilePostgresCutsEveryConnectionAgainAndAgain(t *testing.T) {
 	end := c.ended(first.TurnID)
 	charged := h.tools.called("cut-2")
 	require.LessOrEqual(t, len(charged), 1, "a side effect happens once")
-	if end.Name == thread.TurnFailedEv { // the start of the charge is known, its result is not
+	if end.Name == thread.EventTurnFailed { // the start of the charge is known, its result is not
 		require.Equal(t, thread.FailToolUnknown, end.Turn.Error.Code)
 	}
 	c.answered(c.insist("continue").TurnID)

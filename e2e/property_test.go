@@ -181,7 +181,7 @@ func (c *person) check() {
 	var last accepted
 	for { // one more turn, whose request shows all that came before
 		last = c.send("the end")
-		if c.ended(last.TurnID).Name == thread.TurnSucceededEv {
+		if c.ended(last.TurnID).Name == thread.EventTurnSucceeded {
 			break
 		}
 		c.idle()

@@ -52,7 +52,7 @@ func providerStaysAway(h *house) {
 	first := c.start("Now.")
 	c.send("and this") // is loaded before the first or a later attempt, or follows
 	end := c.ended(first.TurnID)
-	require.Equal(t, thread.TurnFailedEv, end.Name)
+	require.Equal(t, thread.EventTurnFailed, end.Name)
 	require.Equal(t, thread.FailModelUnavailable, end.Turn.Error.Code)
 	c.idle()
 	if len(c.turns()) == 1 {
@@ -78,7 +78,7 @@ func providerBreaksOff(h *house) {
 	))
 	first := c.start("Answer.")
 	c.answered(first.TurnID)
-	c.awaitNamed(thread.AnswerRestarted, first.TurnID)
+	c.awaitNamed(thread.EventAnswerRestarted, first.TurnID)
 	require.Equal(t, "The whole answer.", c.streamed(first.TurnID))
 	c.answered(c.send("Again.").TurnID)
 	for _, r := range c.requests() {
@@ -141,9 +141,9 @@ func TestAModelCallThatHangsToTheTimeLimitLeavesWhatWaitsItsTurn(t *testing.T) {
 	h.request(c.marker, 1)
 	c.send("M2")
 	end := c.ended(first.TurnID)
-	require.Equal(t, thread.TurnFailedEv, end.Name)
+	require.Equal(t, thread.EventTurnFailed, end.Name)
 	require.Equal(t, thread.FailTimeLimit, end.Turn.Error.Code)
-	follow := c.await("the follow-up", func(e event) bool { return e.Name == thread.TurnStartedEv && e.Turn.FollowUpOf == first.TurnID })
+	follow := c.await("the follow-up", func(e event) bool { return e.Name == thread.EventTurnStarted && e.Turn.FollowUpOf == first.TurnID })
 	c.answered(follow.TurnID)
 	require.Empty(t, h.request(c.marker, 2).Tools, "the wrap-up only writes, and takes nothing")
 	require.False(t, h.request(c.marker, 2).Mentions("M2"))

@@ -47,9 +47,9 @@ func linesReachTheModelAsOne(h *house) {
 	c.answered(first.TurnID)
 	next := h.request(c.marker, 2)
 	require.Equal(t, []string{"Only domestic companies\n\nLimit it to listed ones"}, next.News())
-	boundary := c.awaitNamed(thread.TurnBoundary, first.TurnID)
+	boundary := c.awaitNamed(thread.EventTurnBoundary, first.TurnID)
 	delivered := c.await("the delivery", func(e event) bool {
-		return e.Name == thread.MessageDeliveredEv && e.Message.ID == one.Message.ID
+		return e.Name == thread.EventMessageDelivered && e.Message.ID == one.Message.ID
 	})
 	require.Less(t, delivered.Seq, boundary.Seq)
 	kinds := []thread.StepKind{}
@@ -87,7 +87,7 @@ func withdrawnLineStaysUnseen(h *house) {
 	_, err = c.withdrawMessage(right.Message.ID)
 	requireProblem(t, err, 409, "already_delivered")
 	c.await("the withdrawal, for all who watch", func(e event) bool {
-		return e.Name == thread.MessageWithdrawnEv && e.Message.ID == obsolete.Message.ID
+		return e.Name == thread.EventMessageWithdrawn && e.Message.ID == obsolete.Message.ID
 	})
 	c.checkOrder()
 }
@@ -210,7 +210,7 @@ func followUpStartsByItself(h *house) {
 	g.release()
 	c.answered(first.TurnID)
 	started := c.await("the follow-up's start", func(e event) bool {
-		return e.Name == thread.TurnStartedEv && e.Turn.FollowUpOf == first.TurnID
+		return e.Name == thread.EventTurnStarted && e.Turn.FollowUpOf == first.TurnID
 	})
 	c.answered(started.TurnID)
 	require.Empty(t, h.request(c.marker, 2).News(), "what has a file is not loaded into a running turn")
@@ -221,7 +221,7 @@ func followUpStartsByItself(h *house) {
 			between[e.Name] = true
 		}
 	}
-	require.Subset(t, []thread.EventName{thread.MessageUpdated, thread.TurnQueuedEv}, keysOf(between),
+	require.Subset(t, []thread.EventName{thread.EventMessageUpdated, thread.EventTurnQueued}, keysOf(between),
 		"the turn that ends starts the next in its own transaction, so nobody has to be woken for it")
 	c.checkOrder()
 }
@@ -258,10 +258,10 @@ func interruptGoesFirst(h *house) {
 	))
 	first := c.start("Tell me everything.")
 	step(g, 3) // its start and two pieces
-	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta && strings.Contains(e.Text, "is ") })
+	c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta && strings.Contains(e.Text, "is ") })
 	c.send("later", replyTo(first.Message.ID))
 	now := c.send("now!", delivery(thread.DeliverInterrupt))
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	c.answered(now.TurnID)
 	c.idle()
 	require.Equal(t, []string{"now!"}, h.request(c.marker, 2).News())

@@ -38,7 +38,7 @@ func stopWhileStreaming(h *house) {
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: []string{"Once ", "upon ", "a time"}, Gate: g}, scripted.Say("Yes.")))
 	first := c.start("Tell me a story.")
 	step(g, 3)
-	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta && strings.Contains(e.Text, "upon ") })
+	c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta && strings.Contains(e.Text, "upon ") })
 	c.send("and then?")
 	c.send("and who?", files("fil_7"))
 	out := c.stop("conversation")
@@ -49,7 +49,7 @@ func stopWhileStreaming(h *house) {
 	end, err := h.model.WaitEnd(h.ctx(), h.request(c.marker, 1).N)
 	require.NoError(t, err)
 	require.False(t, end.Gone.IsZero(), "the provider sees its connection closed")
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	shown := c.messages()
 	require.Len(t, shown, 2)
 	require.Equal(t, []any{"Once upon ", true, thread.RoleAssistant}, []any{shown[1].Text, shown[1].Stopped, shown[1].Role})
@@ -67,7 +67,7 @@ func stopDuringTool(h *house) {
 	first := c.start("Look for long.")
 	h.arrives(g)
 	c.stop("conversation")
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	c.answered(c.send("Go on.").TurnID)
 	next := h.request(c.marker, 2)
 	var results []scripted.Message
@@ -88,7 +88,7 @@ func stopDuringSideEffect(h *house) {
 	first := c.start("Charge it.")
 	h.arrives(g)
 	c.stop("conversation")
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	g.release()
 	h.until("the outcome in the call's row", func() bool {
 		return h.count(`SELECT count(*) FROM calls WHERE turn_id = $1 AND result LIKE 'result of stopped-charge%'`, first.TurnID) == 1
@@ -121,11 +121,11 @@ func stopBesideBackground(h *house) {
 	out := c.stop("conversation")
 	require.Equal(t, []string{first.TurnID}, out.Stopped)
 	require.Equal(t, "and this", out.Withdrawn.Text)
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	require.Equal(t, thread.TurnRunning, c.turn(turn.ID).Status, "a background turn goes on")
 	out = c.stop("all")
 	require.Equal(t, []string{turn.ID}, out.Stopped)
-	require.Equal(t, thread.TurnCancelledEv, c.ended(turn.ID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(turn.ID).Name)
 	require.Len(t, c.turns(), 2)
 }
 
@@ -139,7 +139,7 @@ func stopHungCall(h *house) {
 	end, err := h.model.WaitEnd(h.ctx(), hung.N)
 	require.NoError(t, err)
 	require.False(t, end.Gone.IsZero())
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	require.Empty(t, h.request(c.marker, 1).Finished)
 }
 
@@ -161,7 +161,7 @@ func stopThenMessage(h *house) {
 	c := h.chat(scripted.Rounds(scripted.Reply{Text: "too late", Gate: g.open, GateAt: scripted.AtFinish}, scripted.Say("New."),
 		scripted.Say("Newer.")))
 	first := c.start("One.")
-	c.await("the whole text", func(e event) bool { return e.Name == thread.AnswerDelta && strings.HasSuffix(e.Text, "late") })
+	c.await("the whole text", func(e event) bool { return e.Name == thread.EventAnswerDelta && strings.HasSuffix(e.Text, "late") })
 	c.stop("conversation")
 	g.release() // the answer would be whole now
 	second := c.send("Two.")
@@ -169,11 +169,11 @@ func stopThenMessage(h *house) {
 	if err != nil {
 		requireOneOf(t, err, "stopping", "not_steerable", "no_running_turn")
 	}
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	c.answered(second.TurnID)
 	c.idle()
 	for _, e := range c.watch.all() {
-		require.False(t, e.TurnID == first.TurnID && e.Name == thread.TurnSucceededEv, "stopped never becomes succeeded")
+		require.False(t, e.TurnID == first.TurnID && e.Name == thread.EventTurnSucceeded, "stopped never becomes succeeded")
 	}
 	c.checkOrder()
 }
@@ -191,7 +191,7 @@ func TestStopReachesAModelCallWhileNotificationsAndTemporalAreCutOff(t *testing.
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: []string{"Kept"}, Fault: scripted.Hang, After: 1}, scripted.Say("Back.")))
 	first := c.start("Hang.")
 	hung := h.request(c.marker, 1)
-	c.await("what was written", func(e event) bool { return e.Name == thread.AnswerDelta })
+	c.await("what was written", func(e event) bool { return e.Name == thread.EventAnswerDelta })
 	ctx, cancel := context.WithCancel(h.ctx())
 	defer cancel()
 	go h.deafen(ctx)
@@ -204,7 +204,7 @@ func TestStopReachesAModelCallWhileNotificationsAndTemporalAreCutOff(t *testing.
 	require.Equal(t, thread.DisposedQueued, waiting.Disposition)
 	h.line.mend()
 	cancel()
-	require.Equal(t, thread.TurnCancelledEv, c.ended(first.TurnID).Name)
+	require.Equal(t, thread.EventTurnCancelled, c.ended(first.TurnID).Name)
 	c.answered(waiting.TurnID)
 	c.checkOrder()
 }

@@ -177,7 +177,7 @@ func (a *accept) startTurn() (Accepted, error) {
 	if err != nil {
 		return Accepted{}, err
 	}
-	a.emitMessage(thread.MessageCreated, m)
+	a.emitMessage(thread.EventMessageCreated, m)
 	a.claim(a.b, a.held, turn, m)
 	a.nudge(NudgeWork, turn.ID)
 	return Accepted{Message: m, Disposition: thread.DisposedTurn, TurnID: turn.ID}, nil
@@ -216,8 +216,8 @@ func (a *accept) wait(rank int64) (Accepted, error) {
 	if err != nil {
 		return Accepted{}, err
 	}
-	a.emitMessage(thread.MessageCreated, m)
-	a.emitTurn(thread.TurnQueuedEv, &turn.Turn)
+	a.emitMessage(thread.EventMessageCreated, m)
+	a.emitTurn(thread.EventTurnQueued, &turn.Turn)
 	a.nudge(NudgeWork, turn.ID)
 	return Accepted{Message: m, Disposition: thread.DisposedQueued, TurnID: turn.ID}, nil
 }
@@ -275,7 +275,7 @@ func (a *accept) newSteering(turnID string) (*thread.Message, error) {
 		return nil, err
 	}
 	a.b.Queue(`INSERT INTO steering (thread_id, message_id, state) VALUES ($1, $2, 'queued')`, a.threadID, m.ID)
-	a.emitMessage(thread.MessageCreated, m)
+	a.emitMessage(thread.EventMessageCreated, m)
 	return m, nil
 }
 
@@ -289,7 +289,7 @@ func (a *accept) appendTo(m *thread.Message) error {
 	}
 	a.b.Queue(`UPDATE messages SET text = $2 WHERE id = $1 AND state = 'queued'`, m.ID, m.Text)
 	a.writePart(m)
-	a.emitMessage(thread.MessageUpdated, m)
+	a.emitMessage(thread.EventMessageUpdated, m)
 	return nil
 }
 

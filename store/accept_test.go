@@ -202,7 +202,7 @@ func TestAcceptDuringTheRetryWait(t *testing.T) {
 		require.Equal(t, 2, r.attempt)
 		require.Equal(t, "new", r.take()[0].Text)
 		require.Equal(t, []string{"user: hello", "user: new"}, b.session())
-		require.Contains(t, b.events(), string(thread.TurnBoundary))
+		require.Contains(t, b.events(), string(thread.EventTurnBoundary))
 	})
 	for name, mod := range map[string]with{
 		"AnAttachmentWaitsBehind": files("f"), "AnotherChannelWaitsBehind": channel("telegram"),
@@ -473,7 +473,7 @@ func TestWithdrawTwiceAndAfterDelivery(t *testing.T) {
 	require.ErrorIs(t, err, thread.ErrAlreadyWithdrawn)
 	_, err = b.db.WithdrawSteering(b.ctx(), owner, b.thread)
 	require.ErrorIs(t, err, thread.ErrAlreadyWithdrawn)
-	require.Contains(t, b.events(), string(thread.MessageWithdrawnEv))
+	require.Contains(t, b.events(), string(thread.EventMessageWithdrawn))
 
 	two := b.accept("two").Message
 	r.take()

@@ -87,7 +87,7 @@ func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) err
 		})
 		b.Queue(`UPDATE turns SET driven_at = @now, tool_failures = tool_failures || `+failures+` WHERE id = @turn`,
 			pgx.NamedArgs{"turn": ref.ID, "now": t.now, "tool": call.Name})
-		t.emitStep(thread.StepUpdated, step)
+		t.emitStep(thread.EventStepUpdated, step)
 		return nil
 	})
 	if errors.Is(err, thread.ErrFenced) {

@@ -106,14 +106,14 @@ func (t *tx) start(b *pgx.Batch, turn *turnRow) {
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
 			tool_failures = '{}', wrap_up_warned = false, model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
-	t.emitTurn(thread.TurnStartedEv, &turn.Turn)
+	t.emitTurn(thread.EventTurnStarted, &turn.Turn)
 }
 
 // deliver marks a waiting message as loaded by turn, moves its time to now, and appends it to the turn's session. It
 // returns the entries that it appended, without positions.
 func (t *tx) deliver(b *pgx.Batch, m *thread.Message, turn *turnRow) []thread.Entry {
 	m.State, m.TurnID, m.CreatedAt = thread.MessageDelivered, turn.ID, t.now
-	seq := t.emitMessage(thread.MessageDeliveredEv, m)
+	seq := t.emitMessage(thread.EventMessageDelivered, m)
 	b.Queue(`
 		UPDATE messages
 		SET state = 'delivered', turn_id = @turn, created_at = @now, seq = @seq
@@ -201,7 +201,7 @@ func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.
 		b := &pgx.Batch{}
 		insertTurn(b, turn)
 		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, Text: clean(request)}})
-		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
+		t.emitTurn(thread.EventTurnQueued, &turn.Turn)
 		t.nudge(NudgeBackground, turn.ID)
 		out = &turn.Turn
 		return t.commit(ctx, b)

@@ -227,7 +227,7 @@ func (w *deltaTx) queue(b *pgx.Batch, p *pendingDelta) {
 	if p.delta.Offset == 0 {
 		w.phase(p.ref.ID, thread.PhaseAnswering)
 	}
-	w.emit(thread.AnswerDelta, p.ref.ID, p.delta)
+	w.emit(thread.EventAnswerDelta, p.ref.ID, p.delta)
 	w.queueEvents(b)
 	w.seqs[p.ref.ThreadID], w.events = w.seq, nil
 }

@@ -145,7 +145,7 @@ func (e *end) retry(why *thread.TurnError) {
 		WHERE id = @turn AND status = 'running'`, pgx.NamedArgs{
 		"turn": e.turn.ID, "rank": e.turn.rank, "at": at, "now": e.now, "code": string(why.Code), "detail": why.Detail,
 	})
-	e.emitTurn(thread.TurnQueuedEv, &e.turn.Turn)
+	e.emitTurn(thread.EventTurnQueued, &e.turn.Turn)
 	e.head, e.headMsg = e.turn, nil
 }
 
@@ -176,7 +176,7 @@ func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 			error_detail = CASE WHEN @code = '' THEN NULL ELSE @detail END
 		WHERE id = @turn AND status = 'running'`, args)
 	e.emitTurn(map[thread.TurnStatus]thread.EventName{
-		thread.TurnSucceeded: thread.TurnSucceededEv, thread.TurnFailed: thread.TurnFailedEv, thread.TurnCancelled: thread.TurnCancelledEv,
+		thread.TurnSucceeded: thread.EventTurnSucceeded, thread.TurnFailed: thread.EventTurnFailed, thread.TurnCancelled: thread.EventTurnCancelled,
 	}[status], &e.turn.Turn)
 }
 
@@ -230,9 +230,9 @@ func (e *end) say(role thread.Role, text string, stopped bool) string {
 		Stopped: stopped, CreatedAt: e.now, Attachments: []string{}, Mentions: []string{},
 		Parts: []thread.Part{{Text: text, SentAt: e.now}},
 	}
-	name := thread.AnswerCompleted
+	name := thread.EventAnswerCompleted
 	if role == thread.RoleNotice {
-		name = thread.MessageCreated
+		name = thread.EventMessageCreated
 	}
 	seq := e.emitMessage(name, m)
 	e.b.Queue(`
@@ -276,8 +276,8 @@ func (t *tx) moveSteering(b *pgx.Batch, h *held, rank int64, followUpOf string) 
 	b.Queue(`UPDATE steering SET state = 'moved', settled_at = $2 WHERE id = $1`, h.steeringID, t.now)
 	b.Queue(`UPDATE messages SET turn_id = $2 WHERE id = $1 AND state = 'queued'`, m.ID, turn.ID)
 	m.TurnID = turn.ID
-	t.emitMessage(thread.MessageUpdated, m)
-	t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
+	t.emitMessage(thread.EventMessageUpdated, m)
+	t.emitTurn(thread.EventTurnQueued, &turn.Turn)
 	h.steering, h.steeringID = nil, 0
 	h.head, h.headMsg = turn, m
 	if h.last == nil {

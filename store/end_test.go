@@ -224,7 +224,7 @@ func TestPartialAnswer(t *testing.T) {
 		b.stop(store.ScopeConversation)
 		r.end(store.Outcome{})
 		require.Equal(t, []string{"user: hello"}, b.conversation())
-		require.Contains(t, b.events(), string(thread.AnswerRestarted))
+		require.Contains(t, b.events(), string(thread.EventAnswerRestarted))
 	})
 	t.Run("OfAModelCallThatFailedIsNot", func(t *testing.T) {
 		b := setup(t)
@@ -233,7 +233,7 @@ func TestPartialAnswer(t *testing.T) {
 		r.end(broken())
 		require.Len(t, b.conversation(), 2, "request and notice: %v", b.conversation())
 		require.Equal(t, []string{"user: hello"}, b.session())
-		require.Contains(t, b.events(), string(thread.AnswerRestarted))
+		require.Contains(t, b.events(), string(thread.EventAnswerRestarted))
 	})
 	t.Run("OfAFailedTurnIsNotPostedAgainByItsReplay", func(t *testing.T) {
 		b := setup(t)

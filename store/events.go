@@ -47,7 +47,7 @@ func (t *tx) emitStep(name thread.EventName, s *thread.Step) {
 }
 
 func (t *tx) phase(turnID string, p thread.Phase) {
-	t.emit(thread.TurnPhase, turnID, map[string]any{"turn_id": turnID, "phase": p})
+	t.emit(thread.EventTurnPhase, turnID, map[string]any{"turn_id": turnID, "phase": p})
 }
 
 func (t *tx) queueEvents(b *pgx.Batch) {

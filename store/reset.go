@@ -65,6 +65,6 @@ func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Me
 	}
 	e.b.Queue(`UPDATE runs SET turn_id = NULL, stopping = false WHERE thread_id = $1`, e.threadID)
 	e.b.Queue(`UPDATE threads SET status = 'archived', archived_at = $2 WHERE id = $1`, e.threadID, e.now)
-	e.emit(thread.ThreadReset, "", map[string]any{"thread_id": e.threadID})
+	e.emit(thread.EventThreadReset, "", map[string]any{"thread_id": e.threadID})
 	return e.commit(ctx, e.b)
 }

@@ -182,7 +182,7 @@ func (c *roundCommit) step(kind thread.StepKind, title string, status thread.Ste
 		s.FinishedAt = &c.now
 	}
 	writeStep(c.b, s)
-	c.emitStep(thread.StepCreated, &s)
+	c.emitStep(thread.EventStepCreated, &s)
 	return s.N
 }
 
@@ -239,6 +239,6 @@ func queueShown(b *pgx.Batch, turnID string, shown *bool) {
 
 func (t *tx) void(ref TurnRef, shown bool, reason string) {
 	if shown {
-		t.emit(thread.AnswerRestarted, ref.ID, map[string]any{"turn_id": ref.ID, "reason": reason})
+		t.emit(thread.EventAnswerRestarted, ref.ID, map[string]any{"turn_id": ref.ID, "reason": reason})
 	}
 }

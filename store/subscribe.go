@@ -46,7 +46,7 @@ func (s *Subscription) Next(ctx context.Context) ([]thread.Event, error) {
 		if len(events) > 0 {
 			s.after = events[len(events)-1].Seq
 			if gap {
-				lost := thread.Event{ThreadID: s.threadID, Seq: events[0].Seq - 1, Name: thread.Gap, Data: []byte("{}")}
+				lost := thread.Event{ThreadID: s.threadID, Seq: events[0].Seq - 1, Name: thread.EventGap, Data: []byte("{}")}
 				events = append([]thread.Event{lost}, events...)
 			}
 			return events, nil

@@ -103,8 +103,8 @@ func (t *tx) load(b *pgx.Batch, h *held) []thread.Entry {
 			tool_failures = '{}', wrap_up_warned = false
 		WHERE id = @turn`, pgx.NamedArgs{"turn": turn.ID, "steps": turn.steps, "now": t.now})
 	writeStep(b, step)
-	t.emitStep(thread.StepCreated, &step)
-	t.emit(thread.TurnBoundary, turn.ID, map[string]any{"turn_id": turn.ID, "n": step.N, "message_id": m.ID})
+	t.emitStep(thread.EventStepCreated, &step)
+	t.emit(thread.EventTurnBoundary, turn.ID, map[string]any{"turn_id": turn.ID, "n": step.N, "message_id": m.ID})
 	return entries
 }
 

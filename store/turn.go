@@ -92,7 +92,7 @@ func (db *DB) Replay(ctx context.Context, ownerID, turnID string) (*thread.Turn,
 			SET status = 'queued', rank = @rank, failures = 0, retry_at = NULL, finished_at = NULL, driven_at = @now,
 				answer_id = NULL, next_turn_id = NULL, error_code = NULL, error_detail = NULL
 			WHERE id = @turn AND status = 'failed'`, pgx.NamedArgs{"turn": turnID, "rank": h.backRank(), "now": t.now})
-		t.emitTurn(thread.TurnQueuedEv, &turn.Turn)
+		t.emitTurn(thread.EventTurnQueued, &turn.Turn)
 		kind := NudgeWork
 		if turn.Kind == thread.Background {
 			kind = NudgeBackground

@@ -83,7 +83,7 @@ func (t *tx) withdrawSteering(b *pgx.Batch, h *held) thread.Withdrawn {
 func (t *tx) withdraw(b *pgx.Batch, m *thread.Message) thread.Withdrawn {
 	m.State = thread.MessageWithdrawn
 	b.Queue(`UPDATE messages SET state = 'withdrawn' WHERE id = $1 AND state = 'queued'`, m.ID)
-	t.emitMessage(thread.MessageWithdrawnEv, m)
+	t.emitMessage(thread.EventMessageWithdrawn, m)
 	return thread.Withdrawn{MessageID: m.ID, Text: m.Text, Attachments: m.Attachments, Mentions: m.Mentions}
 }
 
@@ -100,5 +100,5 @@ func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
 		UPDATE turns
 		SET status = 'cancelled', finished_at = $2, retry_at = NULL
 		WHERE id = $1 AND status IN ('queued', 'waiting')`, turn.ID, t.now)
-	t.emitTurn(thread.TurnCancelledEv, &turn.Turn)
+	t.emitTurn(thread.EventTurnCancelled, &turn.Turn)
 }
