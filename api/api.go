@@ -23,6 +23,9 @@ type Config struct {
 	Ready func(context.Context) error
 	// Done ends event streams when it is closed, so that a server that shuts down need not wait for them.
 	Done <-chan struct{}
+	// LocalKey is a key of LocalOwner, an owner that the store has. It is kept nowhere, so it is worth nothing beyond this
+	// handler: give it where only this machine reaches it. Empty: there is none.
+	LocalKey, LocalOwner string
 	// Metrics is where the API registers its own, and what /metrics shows. Nil: a registry of its own.
 	Metrics *prometheus.Registry
 	Version string       // shown by /healthz

@@ -354,6 +354,21 @@ func TestAKeyThatWasJustMadeWorksThoughItWasTriedBefore(t *testing.T) {
 	b.ok("GET", "/v1/health", "", "Authorization", "bearer bob_new")
 }
 
+func TestTheLocalKeyIsTakenOnlyWhereThereIsOne(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.NoError(t, b.db.EnsureOwner(t.Context(), "dev"))
+	b.refused(401, "unauthorized", "GET", "/v1/health", "", "Authorization", "Bearer dev")
+
+	b.url = b.serve(b.db, func(c *api.Config) { c.LocalKey, c.LocalOwner = "dev", "dev" })
+	id := text(b.ok("POST", "/v1/threads", "", "Authorization", "Bearer dev"), "id")
+	b.ok("GET", "/v1/threads/"+id, "", "Authorization", "Bearer dev")
+	b.refused(404, "not_found", "GET", "/v1/threads/"+id, "") // Anna's key is another's
+	for _, key := range []string{"de", "dev2", "Dev", ""} {
+		b.refused(401, "unauthorized", "GET", "/v1/health", "", "Authorization", "Bearer "+key)
+	}
+}
+
 func TestOperatorsNeedNoKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(c *api.Config) { c.Version = "v1.2.3" })

@@ -20,6 +20,12 @@ func (db *DB) CreateKey(ctx context.Context, ownerID, name string) (key string, 
 	return key, db.EnsureKey(ctx, ownerID, name, key)
 }
 
+// EnsureOwner makes an owner. It may be called again.
+func (db *DB) EnsureOwner(ctx context.Context, ownerID string) error {
+	_, err := db.pool.Exec(ctx, `INSERT INTO owners (id) VALUES ($1) ON CONFLICT DO NOTHING`, ownerID)
+	return wrap("create owner", err)
+}
+
 // EnsureKey makes a given key valid for an owner. It may be called again.
 func (db *DB) EnsureKey(ctx context.Context, ownerID, name, key string) error {
 	b := &pgx.Batch{}

@@ -19,7 +19,7 @@ import (
 	"bobbin/worker"
 )
 
-// The key and owner that dev accepts, on a loopback address alone.
+// The key and owner that dev accepts, on a loopback address alone. The key is never stored: it would be good elsewhere, too.
 const devKey, devOwner = "dev", "dev"
 
 // devDrain is how long Ctrl-C waits for rounds under way. A turn that is cut off goes on at the next start.
@@ -144,8 +144,8 @@ func (d *dev) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if loopback(l.Addr()) {
-		if err := p.db.EnsureKey(ctx, devOwner, "dev", devKey); err != nil {
+	if p.local = loopback(l.Addr()); p.local {
+		if err := p.db.EnsureOwner(ctx, devOwner); err != nil {
 			return err
 		}
 	}

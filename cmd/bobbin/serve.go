@@ -58,6 +58,7 @@ type plant struct {
 	db       *store.DB
 	temporal client.Client
 	outbox   *relay.Relay
+	local    bool // the API takes devKey
 }
 
 // connect reaches Postgres and Temporal. close must be called.
@@ -99,7 +100,7 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 
 // serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
 func (p plant) serve(ctx context.Context, l net.Listener) error {
-	srv := api.Server(l.Addr().String(), api.New(api.Config{
+	cfg := api.Config{
 		Store: p.db, Done: ctx.Done(), Version: version,
 		Ready: func(ctx context.Context) error {
 			if _, err := p.temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
@@ -107,7 +108,11 @@ func (p plant) serve(ctx context.Context, l net.Listener) error {
 			}
 			return nil
 		},
-	}))
+	}
+	if p.local {
+		cfg.LocalKey, cfg.LocalOwner = devKey, devOwner
+	}
+	srv := api.Server(l.Addr().String(), api.New(cfg))
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
 	select {
