@@ -98,11 +98,18 @@ func (r *Relay) send(ctx context.Context, db *store.DB, temporal client.Client) 
 			if n.ID == 0 {
 				continue
 			}
-			if err := db.NudgesSent(context.WithoutCancel(ctx), []int64{n.ID}); err != nil {
+			if err := sent(ctx, db, n); err != nil {
 				slog.Warn("nudge not removed, it is sent again", "thread", n.ThreadID, "error", err)
 			}
 		}
 	}
+}
+
+// sent takes a nudge from the outbox, also when ctx has ended meanwhile.
+func sent(ctx context.Context, db *store.DB, n store.Nudge) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
+	defer cancel()
+	return db.NudgesSent(ctx, []int64{n.ID})
 }
 
 // nudge signals the thread's workflow, and starts it if it does not run.

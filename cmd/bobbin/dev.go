@@ -149,7 +149,7 @@ func (d *dev) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return together(ctx, p.relay,
+	return p.run(ctx,
 		func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) },
 		func(ctx context.Context) error { return p.serve(ctx, l) },
 		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -79,9 +80,9 @@ func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err err
 	}, nil
 }
 
-func (p plant) relay(ctx context.Context) error {
-	p.outbox.Run(ctx, p.db, p.temporal)
-	return nil
+// run runs the parts, and the relay until the last of them has ended: also those that finish their work send nudges.
+func (p plant) run(ctx context.Context, parts ...func(context.Context) error) error {
+	return upon(ctx, func(ctx context.Context) { p.outbox.Run(ctx, p.db, p.temporal) }, parts...)
 }
 
 func runAPI(ctx context.Context, cfg config, _ []string) error {
@@ -95,7 +96,7 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 		return fmt.Errorf("BOBBIN_ADDR: %w", err)
 	}
 	slog.Info("API listens", "addr", l.Addr().String())
-	return together(ctx, p.relay, func(ctx context.Context) error { return p.serve(ctx, l) })
+	return p.run(ctx, func(ctx context.Context) error { return p.serve(ctx, l) })
 }
 
 // serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
@@ -136,7 +137,18 @@ func runWorker(ctx context.Context, cfg config, _ []string) error {
 	}
 	defer closeAll()
 	slog.Info("worker runs", "model", cfg.Model)
-	return together(ctx, p.relay, func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) })
+	return p.run(ctx, func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) })
+}
+
+// upon runs all parts as together does. base starts first and is told to end when they have ended.
+func upon(ctx context.Context, base func(context.Context), parts ...func(context.Context) error) error {
+	below, end := context.WithCancel(context.WithoutCancel(ctx))
+	var ended sync.WaitGroup
+	ended.Go(func() { base(below) })
+	err := together(ctx, parts...)
+	end()
+	ended.Wait()
+	return err
 }
 
 // together runs all parts until ctx ends or one fails, and waits for all to end.
