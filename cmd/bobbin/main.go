@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -34,15 +35,23 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
-	if err != nil && !errors.Is(err, context.Canceled) {
-		fmt.Fprintln(os.Stderr, "bobbin:", err)
-		os.Exit(1)
+	if err == nil || errors.Is(err, context.Canceled) {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "bobbin:", err)
+	if errors.Is(err, errNoCommand) {
+		usage(os.Stderr)
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
+
+var errNoCommand = errors.New("there is no such command")
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usage()
+		usage(os.Stdout)
+		return nil
 	}
 	for _, c := range commands() {
 		if c.name == args[0] {
@@ -58,15 +67,13 @@ func run(ctx context.Context, args []string) error {
 		fmt.Println("bobbin", version)
 		return nil
 	}
-	return errors.Join(fmt.Errorf("there is no command %q", args[0]), usage())
+	return fmt.Errorf("%q: %w", args[0], errNoCommand)
 }
 
-func usage() error {
-	fmt.Println("Bobbin, a server for long-running conversations with an AI agent.")
-	fmt.Println()
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Bobbin, a server for long-running conversations with an AI agent.\n\n")
 	for _, c := range commands() {
-		fmt.Printf("  bobbin %-28s %s\n", c.name+" "+c.args, c.does)
+		fmt.Fprintf(w, "  bobbin %-28s %s\n", c.name+" "+c.args, c.does)
 	}
-	fmt.Println("\nConfiguration is in environment variables; docs/operations.md lists them.")
-	return nil
+	fmt.Fprintln(w, "\nConfiguration is in environment variables; docs/operations.md lists them.")
 }
