@@ -145,11 +145,11 @@ func failure(err error) error {
 	case errors.Is(err, context.Canceled), temporal.IsCanceledError(err): // the SDK tells a cancelled activity from a draining worker
 		return err
 	case errors.Is(err, thread.ErrNotFound):
-		return temporal.NewNonRetryableApplicationError(err.Error(), "NotFound", nil)
+		return temporal.NewNonRetryableApplicationError(err.Error(), contract.NotFound, nil)
 	case errors.Is(err, thread.ErrUnavailable):
-		return temporal.NewApplicationError(err.Error(), "Unavailable")
+		return temporal.NewApplicationError(err.Error(), contract.Unavailable)
 	default:
-		return temporal.NewApplicationError(err.Error(), "Internal")
+		return temporal.NewApplicationError(err.Error(), contract.Internal)
 	}
 }
 

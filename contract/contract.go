@@ -50,8 +50,13 @@ const (
 // SearchAttributes are the names to register, all of type keyword.
 var SearchAttributes = []string{ThreadAttribute, OwnerAttribute, TurnAttribute, SourceAttribute, StatusAttribute}
 
-// WorkerGone is the error type with which another worker fails the attempt of a dead one. It is retried.
-const WorkerGone = "WorkerGone"
+// Types of activities' errors. All but NotFound are retried.
+const (
+	WorkerGone  = "WorkerGone" // another worker failed the attempt of a dead one
+	NotFound    = "NotFound"
+	Unavailable = "Unavailable" // Postgres is away
+	Internal    = "Internal"
+)
 
 // A Nudge says that there is something to look at. What there is stands in Postgres.
 type Nudge struct {
