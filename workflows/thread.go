@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	lines = 5 // ended turns that the UI shows
+	shownTurns = 5 // ended turns that the UI shows
 
 	// A worker that dies in a workflow task is noticed after so long: half of Temporal's default.
 	taskTimeout = 5 * time.Second
@@ -37,8 +37,10 @@ type threadRun struct {
 
 	claimed contract.Claimed
 	running *turnRun // the conversation turn
-	again   bool     // a nudge came that no claim has followed
+	nudged  bool     // a nudge came that no claim has followed
 	swept   bool     // one of them was a sweep's: what is believed to run may not
+	stops   []string // turns told to stop that were not known to run: the next claim may know them
+	moved   bool     // this run drove a turn or waited, so that it may end for another
 	status  string   // as last written to the search attributes
 }
 
@@ -49,9 +51,10 @@ func (t *threadRun) run(ctx workflow.Context) error {
 			return err
 		}
 		for next := t.claimed.Conversation; next != nil; {
-			if t.full(ctx) {
+			if t.moved && t.full(ctx) {
 				return t.rollOver(ctx)
 			}
+			t.moved = true
 			var err error
 			next, err = t.turn(ctx, *next)
 			if errors.Is(err, errRollOver) {
@@ -61,12 +64,13 @@ func (t *threadRun) run(ctx workflow.Context) error {
 				return err
 			}
 		}
-		if t.full(ctx) {
+		if t.moved && t.full(ctx) {
 			return t.rollOver(ctx)
 		}
-		if more := t.again || t.wait(ctx); !more {
+		if more := t.nudged || t.wait(ctx); !more {
 			return nil
 		}
+		t.moved = true
 	}
 }
 
@@ -80,21 +84,28 @@ func (t *threadRun) drain(ctx workflow.Context) {
 
 // heard acts on what a nudge says beyond "look again".
 func (t *threadRun) heard(ctx workflow.Context, n contract.Nudge) {
-	t.again = true
+	t.nudged = true
 	switch {
 	case n.Kind == contract.NudgeStop && t.running != nil && n.TurnID == t.running.turn.ID:
 		t.running.stop()
 	case n.Kind == contract.NudgeStop && slices.Contains(t.in.Children, n.TurnID):
-		// The turn's flag stands in Postgres; this is the backup of the notification.
-		workflow.SignalExternalWorkflow(ctx, contract.TurnWorkflowID(n.TurnID), "", contract.NudgeSignal, n)
+		stopChild(ctx, n.TurnID)
+	case n.Kind == contract.NudgeStop && !slices.Contains(t.stops, n.TurnID):
+		t.stops = append(t.stops, n.TurnID)
 	case n.Kind == contract.NudgeWork && n.TurnID == "":
 		t.swept = true
 	}
 }
 
+// stopChild passes a stop on. The turn's flag stands in Postgres; this is the backup of the notification.
+func stopChild(ctx workflow.Context, turnID string) {
+	n := contract.Nudge{Kind: contract.NudgeStop, TurnID: turnID}
+	workflow.SignalExternalWorkflow(ctx, contract.TurnWorkflowID(turnID), "", contract.NudgeSignal, n)
+}
+
 // claim reads what is to be done, and starts the background turns that are not known to run.
 func (t *threadRun) claim(ctx workflow.Context) error {
-	t.again = false
+	t.nudged = false
 	var claimed contract.Claimed
 	step := local(ctx, "Claim the next turn")
 	if err := workflow.ExecuteLocalActivity(step, contract.ClaimActivity, t.in.ThreadID).Get(step, &claimed); err != nil {
@@ -111,6 +122,12 @@ func (t *threadRun) claim(ctx workflow.Context) error {
 		}
 	}
 	t.in.Children = live
+	for _, id := range t.stops {
+		if slices.Contains(live, id) {
+			stopChild(ctx, id)
+		}
+	}
+	t.stops = nil
 	return nil
 }
 
@@ -252,5 +269,5 @@ func (t *threadRun) rollOver(ctx workflow.Context) error {
 
 func (t *threadRun) remember(ctx workflow.Context, out contract.Ended) {
 	t.in.Lines = append(t.in.Lines, t.running.line(ctx, out))
-	t.in.Lines = t.in.Lines[max(0, len(t.in.Lines)-lines):]
+	t.in.Lines = t.in.Lines[max(0, len(t.in.Lines)-shownTurns):]
 }

@@ -259,6 +259,27 @@ func TestThreadPassesAStopToItsBackgroundTurn(t *testing.T) {
 	require.Contains(t, b.noted(), "end bg cancelled internal")
 }
 
+// The nudge starts the thread's workflow, which knows of no child yet.
+func TestThreadPassesOnAStopThatCameBeforeItsFirstClaim(t *testing.T) {
+	b := setup(t)
+	b.background = append(b.background, background("bg"), background("other"))
+	b.stint = func(ctx context.Context, turn contract.TurnRef, _ int) (contract.StintResult, error) {
+		if turn.ID == "other" {
+			return answered, nil
+		}
+		<-b.cancelled
+		return contract.StintResult{}, ctx.Err()
+	}
+	b.env.RegisterDelayedCallback(func() {
+		b.add(func() { b.stopping["bg"] = true })
+		b.nudge(contract.NudgeStop, "bg")
+		b.nudge(contract.NudgeStop, "ended long ago")
+	}, 0)
+	require.NoError(t, b.run(contract.ThreadInput{}))
+	require.Equal(t, "claim", b.noted()[0])
+	require.ElementsMatch(t, []string{"end bg cancelled internal", "end other succeeded "}, only(b.noted(), "end"))
+}
+
 func TestThreadStartsAChildAgainThatASweepFindsStandingStill(t *testing.T) {
 	b := setup(t)
 	b.background = append(b.background, background("bg"))
@@ -299,6 +320,24 @@ func TestThreadContinuesAsNewBetweenTurns(t *testing.T) {
 	next := setupAgain(t, b)
 	require.NoError(t, next.run(in))
 	require.Equal(t, []string{"claim", "stint b 1", "end b succeeded "}, next.noted()[3:])
+}
+
+func TestThreadDrivesAStintBeforeItContinuesAsNew(t *testing.T) {
+	b := setup(t)
+	b.waiting = conversation("a")
+	b.settings.RollOver = 1
+	b.stint = func(context.Context, contract.TurnRef, int) (contract.StintResult, error) { return budget, nil }
+	b.env.SetCurrentHistoryLength(b.settings.RollOver)
+	continued(t, b.run(contract.ThreadInput{}))
+	b.logged("claim", "stint a 1")
+}
+
+func TestThreadThatHasNothingToDoWaitsBeforeItContinuesAsNew(t *testing.T) {
+	b := setup(t)
+	b.settings.RollOver = 1
+	b.env.SetCurrentHistoryLength(b.settings.RollOver)
+	require.NoError(t, b.run(contract.ThreadInput{}))
+	b.logged("claim")
 }
 
 func TestThreadContinuesAsNewBetweenStints(t *testing.T) {
