@@ -67,6 +67,11 @@ type config struct {
 	Key string `env:"BOBBIN_KEY" envDefault:"dev"`
 }
 
+const (
+	minRollOver  = 30             // a workflow's start and a turn take about twenty events
+	minRetention = 24 * time.Hour // what a running turn has written so far is read from its events
+)
+
 // readConfig reads the environment for a command. Its error lists everything that is wrong.
 func readConfig(name string) (config, error) {
 	cfg, err := env.ParseAs[config]()
@@ -130,7 +135,6 @@ func (c config) check(name string) (wrong []string) {
 	for field, n := range map[string]int{
 		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments,
 		"BOBBIN_STINT_MAX_ROUNDS": c.StintRounds, "BOBBIN_WORKER_STINTS": c.Stints, "BOBBIN_DATABASE_CONNECTIONS": c.MaxConns,
-		"BOBBIN_HISTORY_ROLL_OVER": c.RollOver,
 	} {
 		rule(n > 0, "%s: want at least 1, got %d", field, n)
 	}
@@ -138,10 +142,12 @@ func (c config) check(name string) (wrong []string) {
 		"BOBBIN_TURN_MAX_DURATION": c.TurnDuration, "BOBBIN_WRAP_UP_DURATION": c.WrapUp, "BOBBIN_TAKE_TIMEOUT": c.TakeTimeout,
 		"BOBBIN_STINT_MAX_DURATION": c.StintDuration, "BOBBIN_DRAIN_TIMEOUT": c.DrainTimeout, "BOBBIN_THREAD_IDLE": c.ThreadIdle,
 		"BOBBIN_HEARTBEAT_TIMEOUT": c.Heartbeat, "BOBBIN_MODEL_FIRST_BYTE_TIMEOUT": c.ModelFirstByte,
-		"BOBBIN_MODEL_IDLE_TIMEOUT": c.ModelIdle, "BOBBIN_MODEL_TIMEOUT": c.ModelTimeout, "BOBBIN_EVENT_RETENTION": c.EventRetention,
+		"BOBBIN_MODEL_IDLE_TIMEOUT": c.ModelIdle, "BOBBIN_MODEL_TIMEOUT": c.ModelTimeout,
 	} {
 		rule(d > 0, "%s: want more than 0s, got %v", field, d)
 	}
+	rule(c.RollOver >= minRollOver, "BOBBIN_HISTORY_ROLL_OVER: want at least %d, got %d", minRollOver, c.RollOver)
+	rule(c.EventRetention >= minRetention, "BOBBIN_EVENT_RETENTION: want at least %v, got %v", minRetention, c.EventRetention)
 	rule(c.MaxOutputTokens >= 0, "BOBBIN_MODEL_MAX_OUTPUT_TOKENS: want 0, for the provider's limit, or more, got %d", c.MaxOutputTokens)
 	rule(c.TemporalUIPort >= 0 && c.TemporalUIPort < 1<<16, "BOBBIN_TEMPORAL_UI_PORT: want 0 to 65535, got %d", c.TemporalUIPort)
 	if name == "api" || name == "worker" || name == "migrate" || name == "key" {

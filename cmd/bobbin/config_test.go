@@ -21,10 +21,14 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Setenv("BOBBIN_TAKE_TIMEOUT", "soon")
 	t.Setenv("BOBBIN_TURN_MAX_ROUNDS", "0")
 	t.Setenv("BOBBIN_WORKER_STINTS", "many")
+	t.Setenv("BOBBIN_HISTORY_ROLL_OVER", "29")
+	t.Setenv("BOBBIN_EVENT_RETENTION", "23h")
 	t.Setenv("OPENAI_BASE_URL", "sk-this-is-a-key")
 	_, err := readConfig("worker")
 	require.EqualError(t, err, `the configuration is wrong:
   BOBBIN_ADDR: want host:port, got "nowhere"
+  BOBBIN_EVENT_RETENTION: want at least 24h0m0s, got 23h0m0s
+  BOBBIN_HISTORY_ROLL_OVER: want at least 30, got 29
   BOBBIN_TAKE_TIMEOUT: want a duration such as 90s, 5m or 1h30m
   BOBBIN_TURN_MAX_ROUNDS: want at least 1, got 0
   BOBBIN_WORKER_STINTS: want a whole number
