@@ -37,7 +37,8 @@ const heartbeatThrottle = time.Second
 // Dead workers' attempts are looked for so often.
 const reapEvery = time.Second
 
-// Run registers a worker and runs it until ctx ends, then drains: each stint comes back at its next round head.
+// Run registers a worker and runs it until ctx ends, then drains: each stint comes back at its next round head. It ends
+// with an error where Temporal refuses the worker for good, as when the namespace is gone.
 func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	if cfg.MaxStints == 0 {
 		cfg.MaxStints = 100
@@ -59,6 +60,9 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	cfg.Activities.Store, cfg.Activities.Deltas, cfg.Activities.Temporal = db, deltas, c
 	cfg.Activities.WorkerID = entry.ID
 	acts := activities.New(cfg.Activities)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	refused := make(chan error, 1) // the SDK calls OnFatalError once
 	w := worker.New(c, contract.TaskQueue, worker.Options{
 		Identity:                           entry.ID,
 		MaxConcurrentActivityExecutionSize: cfg.MaxStints,
@@ -66,6 +70,10 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 		StickyScheduleToStartTimeout:       cfg.StickyTimeout,
 		MaxHeartbeatThrottleInterval:       heartbeatThrottle,
 		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
+		OnFatalError: func(err error) {
+			refused <- err
+			cancel()
+		},
 	})
 	Register(w, acts)
 	reapOnce(ctx, db, c, cfg.Namespace) // before this worker can be handed what a dead one held
@@ -74,10 +82,15 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	}
 	reap(ctx, db, c, cfg.Namespace)
 	w.Stop()
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
-	defer cancel()
+	drain, end := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
+	defer end()
 	acts.Drain(drain)
-	return nil
+	select {
+	case err := <-refused:
+		return fmt.Errorf("run worker: %w", err)
+	default:
+		return nil
+	}
 }
 
 // Register enters all workflows and activities under the names of package contract.
