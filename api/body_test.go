@@ -90,8 +90,8 @@ func TestASteerIsRefusedWhereItCannotBe(t *testing.T) {
 	id := b.open()
 	path := "/v1/threads/" + id + "/messages"
 	b.refused(409, "no_running_turn", "POST", path, `{"text": "a", "delivery": "steer"}`)
-	b.say(id, "work")
-	b.refused(409, "not_steerable", "POST", path, `{"text": "a", "delivery": "steer", "mode": "deep_research"}`)
+	said := text(b.say(id, "work"), "message", "id")
+	b.refused(409, "not_steerable", "POST", path, `{"text": "a", "delivery": "steer", "reply_to": "`+said+`"}`)
 	require.Equal(t, "steering", b.ok("POST", path, `{"text": "a", "delivery": "steer"}`)["disposition"])
 }
 

@@ -281,6 +281,9 @@ func decodeMessage(limits Limits, data []byte, key string) (store.Incoming, erro
 		Delivery: choice(f, "delivery", thread.DeliverAuto, thread.DeliverSteer, thread.DeliverTurn,
 			thread.DeliverInterrupt),
 	}
+	if in.Mode == thread.DeepResearch {
+		f.wrong("mode", CodeInvalidField, 0, "cannot be `deep_research`: deep research is not there yet; send without mode or with chat")
+	}
 	if strings.TrimSpace(in.Text) == "" && len(in.Attachments) == 0 && !f.names("text", "attachments") {
 		f.wrong("text", CodeInvalidField, 0, "must hold something to read, or `attachments` must name a file")
 	}

@@ -44,6 +44,7 @@ func TestDecodeMessageRefusesWhatIsWrongByName(t *testing.T) {
 		{"object for text", `{"text": {"a": 1}}`, "", "invalid_field text"},
 		{"no text", `{}`, "", "invalid_field text"},
 		{"null text", `{"text": null}`, "", "invalid_field text"},
+		{"deep research, which is not there yet", `{"text": "a", "mode": "deep_research"}`, "", "invalid_field mode"},
 		{"empty text", `{"text": ""}`, "", "invalid_field text"},
 		{"white space", `{"text": " \n\t\u00a0\u3000"}`, "", "invalid_field text"},
 		{"white space and an empty list", `{"text": " ", "attachments": []}`, "", "invalid_field text"},
@@ -112,11 +113,11 @@ func TestDecodeMessageKeepsTheTextAsItIs(t *testing.T) {
 
 func TestDecodeMessageTakesAttachmentsWithoutText(t *testing.T) {
 	t.Parallel()
-	in, err := decodeMessage(limits(), []byte(`{"attachments": ["file_1", "file_2"], "delivery": "interrupt", "mode": "deep_research", "reply_to": "msg_1"}`), "")
+	in, err := decodeMessage(limits(), []byte(`{"attachments": ["file_1", "file_2"], "delivery": "interrupt", "mode": "chat", "reply_to": "msg_1"}`), "")
 	require.NoError(t, err)
 	require.Equal(t, []string{"file_1", "file_2"}, in.Attachments)
 	require.EqualValues(t, "interrupt", in.Delivery)
-	require.EqualValues(t, "deep_research", in.Mode)
+	require.EqualValues(t, "chat", in.Mode)
 	require.Equal(t, "msg_1", in.ReplyTo)
 }
 

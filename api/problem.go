@@ -133,8 +133,11 @@ func (a *api) fail(c *gin.Context, err error) {
 		return
 	}
 	known, ok := problemOf(err)
-	if !ok {
+	switch {
+	case !ok:
 		a.cfg.Log.ErrorContext(c.Request.Context(), "request failed", "route", c.FullPath(), "request_id", requestID(c), "error", err)
+	case errors.Is(err, thread.ErrUnavailable):
+		a.cfg.Log.WarnContext(c.Request.Context(), "request not served", "route", c.FullPath(), "request_id", requestID(c), "error", err)
 	}
 	p := *known
 	p.Type, p.Title, p.RequestID = "about:blank", http.StatusText(p.Status), requestID(c)

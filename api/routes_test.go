@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -251,10 +252,10 @@ func TestTurnsAndStepsComeInPages(t *testing.T) {
 	require.Equal(t, false, rest["has_more"])
 	require.Len(t, rest["data"], 1)
 
-	b.ok("POST", "/v1/threads/"+id+"/messages", `{"text": "later", "delivery": "turn", "mode": "deep_research"}`)
+	b.ok("POST", "/v1/threads/"+id+"/messages", `{"text": "later", "delivery": "turn", "mode": "chat"}`)
 	turns := b.ok("GET", "/v1/threads/"+id+"/turns?limit=1", "")
 	require.Equal(t, true, turns["has_more"])
-	require.Equal(t, "deep_research", turns["data"].([]any)[0].(map[string]any)["mode"])
+	require.Equal(t, "chat", turns["data"].([]any)[0].(map[string]any)["mode"])
 }
 
 func TestHealthListsWhatWaitsAndWhatFailed(t *testing.T) {
@@ -393,7 +394,10 @@ func TestOperatorsNeedNoKey(t *testing.T) {
 
 func TestWithoutPostgresTheServerSaysSoAndWhenToComeBack(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	l := &log{}
+	b := setup(t, func(c *api.Config) {
+		c.Log = slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
 	b.ok("GET", "/v1/threads", "") // its key is known from now on
 	b.db.Close()
 	a := b.refused(503, "unavailable", "GET", "/readyz", "")
@@ -403,6 +407,9 @@ func TestWithoutPostgresTheServerSaysSoAndWhenToComeBack(t *testing.T) {
 		require.Equal(t, "1", a.header.Get("Retry-After"))
 		require.NotContains(t, a.raw, "closed pool")
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Equal(t, len(everyRoute), strings.Count(l.buf.String(), `"level":"WARN","msg":"request not served"`))
 }
 
 func TestReadyNamesEverythingThatIsMissing(t *testing.T) {
