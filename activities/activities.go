@@ -75,7 +75,7 @@ func (a *Activities) attempt(ctx context.Context, turnID string) store.Attempt {
 	info := activity.GetInfo(ctx)
 	return store.Attempt{
 		WorkerID: a.WorkerID, TurnID: turnID, WorkflowID: info.WorkflowExecution.ID, RunID: info.WorkflowExecution.RunID,
-		ActivityID: info.ActivityID,
+		ActivityID: info.ActivityID, Number: int(info.Attempt),
 	}
 }
 

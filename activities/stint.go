@@ -62,6 +62,9 @@ func (s *stint) run(outer context.Context) (contract.StintResult, error) {
 	case errors.Is(err, thread.ErrFenced), err != nil && errors.Is(context.Cause(ctx), thread.ErrFenced):
 		out.Outcome = contract.StintFenced
 		return out, nil
+	case errors.Is(err, errBarren):
+		out.Outcome, out.Fail = contract.StintFailed, thread.FailInternal
+		return out, nil
 	case err != nil:
 		return out, failure(err)
 	}
@@ -102,6 +105,11 @@ func (s *stint) hooks() agent.Hooks {
 	}
 }
 
+// maxBarren is how many stints in a row may write nothing: what ends every one of them would go on for ever.
+const maxBarren = 20
+
+var errBarren = errors.New("the turn gets nowhere")
+
 func (s *stint) load(ctx context.Context) (agent.State, error) {
 	var w *store.Work
 	var err error
@@ -112,6 +120,14 @@ func (s *stint) load(ctx context.Context) (agent.State, error) {
 	}
 	if err != nil {
 		return agent.State{}, err
+	}
+	if w.Barren > maxBarren {
+		return agent.State{}, errBarren
+	}
+	for i := range w.Open {
+		if t, _ := s.Tools.Lookup(w.Open[i].Name); w.Open[i].RunningFor > t.Timeout+insistFor {
+			w.Open[i].RunningFor = 0 // it had its time, and a minute to record what came of it
+		}
 	}
 	s.loadedAt, s.waiting = time.Now(), w.Waiting
 	s.newLine(w.Turn.Rounds + 1)

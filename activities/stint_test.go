@@ -309,7 +309,7 @@ func TestAToolThatWasStartedAndForgottenFailsTheTurn(t *testing.T) {
 	w := b.worker()
 	turn := b.start("Send it.")
 	ref := w.stint(turn).Tools[0]
-	_, ok, err := b.db.StartCall(b.ctx(), store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}, ref.Round, ref.Index) // and its worker dies
+	_, ok, err := b.db.StartCall(b.ctx(), store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}, ref.Round, ref.Index, "w") // and its worker dies
 	require.NoError(t, err)
 	require.True(t, ok)
 	w.tool(ref)

@@ -3,6 +3,7 @@ package activities
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/converter"
@@ -26,17 +27,21 @@ func (a *Activities) Tool(ctx context.Context, args converter.EncodedValues) (st
 	}
 	defer a.leave(ctx, at)
 	ref := refOf(in.Turn)
-	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index)
+	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index, a.WorkerID)
 	if err != nil || !ok {
 		return struct{}{}, failure(quiet(err))
 	}
-	stopped, cancel := a.untilStopped(ctx, in.Turn.ID)
+	stop := make(chan struct{})
+	forget := a.Store.OnStop(in.Turn.ID, sync.OnceFunc(func() { close(stop) }))
+	defer forget()
+	beating, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go a.beat(stopped)
+	go a.beat(beating)
+	// That ctx ends is no reason to let go: a worker that drains, or that Temporal gave up, still holds the outcome.
 	select {
 	case err = <-a.act(ctx, ref, call):
 		return struct{}{}, failure(quiet(err))
-	case <-stopped.Done(): // the turn ends now; what has begun outside goes on to its end
+	case <-stop: // the turn ends now; what has begun outside goes on to its end
 		return struct{}{}, nil
 	}
 }

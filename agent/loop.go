@@ -135,8 +135,10 @@ func (l *Loop) over() Result {
 	switch c := l.state.Counters; {
 	case l.state.Last == Answer:
 		return Result{Kind: Answered}
-	case slices.ContainsFunc(l.state.Open, started):
+	case slices.ContainsFunc(l.state.Open, lost):
 		return Result{Kind: Failed, Fail: thread.FailToolUnknown}
+	case slices.ContainsFunc(l.state.Open, running):
+		return Result{Kind: Wait, Wait: runningWait}
 	case l.state.Last == Empty && c.EmptyRetries > 1:
 		return Result{Kind: Failed, Fail: thread.FailEmptyResponse}
 	case l.state.Last == Malformed && c.MalformedRetries > 1:
@@ -145,7 +147,12 @@ func (l *Loop) over() Result {
 	return Result{}
 }
 
-func started(c thread.Call) bool { return c.State == thread.CallStarted }
+// A call that was started may still be running on a worker that lost its task and lives; then its result comes.
+func running(c thread.Call) bool { return c.State == thread.CallStarted && c.RunningFor > 0 }
+func lost(c thread.Call) bool    { return c.State == thread.CallStarted && c.RunningFor == 0 }
+
+// runningWait is between looks whether such a call has a result.
+const runningWait = 2 * time.Second
 
 func (l *Loop) load(ctx context.Context) (err error) {
 	l.state, err = l.Hooks.Load(ctx)

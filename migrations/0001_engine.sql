@@ -13,7 +13,6 @@ CREATE TABLE api_keys (
     revoked_at timestamptz
 );
 COMMENT ON COLUMN api_keys.hash IS 'SHA-256 of the key; keys carry 256 random bits, so no slow hash is needed';
-CREATE INDEX api_keys_owner ON api_keys (owner_id);
 
 CREATE TABLE threads (
     id          text PRIMARY KEY,
@@ -26,7 +25,7 @@ CREATE TABLE threads (
     CHECK ((status = 'archived') = (archived_at IS NOT NULL))
 );
 CREATE UNIQUE INDEX threads_home ON threads (owner_id) WHERE home AND status = 'active';
-CREATE INDEX threads_owner ON threads (owner_id, created_at);
+CREATE INDEX threads_owner ON threads (owner_id, id);
 
 CREATE TABLE turns (
     id            text PRIMARY KEY,
@@ -46,6 +45,8 @@ CREATE TABLE turns (
     attempt       integer NOT NULL DEFAULT 0 CHECK (attempt >= 0),
     failures      integer NOT NULL DEFAULT 0 CHECK (failures >= 0),
     retry_at      timestamptz,
+    urgent        boolean NOT NULL DEFAULT false,
+    barren        integer NOT NULL DEFAULT 0 CHECK (barren >= 0),
     stopping      boolean NOT NULL DEFAULT false,
     history_end   bigint NOT NULL DEFAULT -1,
 
@@ -73,12 +74,15 @@ CREATE TABLE turns (
 
     CHECK ((finished_at IS NOT NULL) = (status IN ('waiting', 'succeeded', 'failed', 'cancelled'))),
     CHECK (status <> 'running' OR started_at IS NOT NULL),
+    CHECK (retry_at IS NULL OR status = 'queued'),
     CHECK ((error_code IS NULL) = (error_detail IS NULL))
 );
 COMMENT ON COLUMN turns.rank IS 'Order among the waiting conversation turns of a thread, smallest first';
 COMMENT ON COLUMN turns.driven_at IS 'Last time a worker or the API moved this turn; the sweep looks at turns that nobody moved';
 COMMENT ON COLUMN turns.attempt IS 'How often it was claimed, so that the late end of an earlier attempt ends nothing';
 COMMENT ON COLUMN turns.failures IS 'Since it was made or replayed; the retry policy counts them';
+COMMENT ON COLUMN turns.urgent IS 'An interrupt made it: the next interrupt goes behind it, ahead of the others';
+COMMENT ON COLUMN turns.barren IS 'Stints in a row that wrote nothing: a turn that gets nowhere is ended, not driven for ever';
 COMMENT ON COLUMN turns.stopping IS 'A background turn''s stop flag; a conversation turn''s is on the run row';
 COMMENT ON COLUMN turns.history_end IS 'Last position of the conversation that a background turn is shown; -1: none';
 COMMENT ON COLUMN turns.limit_since IS 'The limit_ columns and those below count from here: the claim, or the last loaded message';
@@ -90,7 +94,7 @@ CREATE UNIQUE INDEX turns_waiting ON turns (thread_id, rank) WHERE kind = 'conve
 CREATE UNIQUE INDEX turns_running ON turns (thread_id) WHERE kind = 'conversation' AND status = 'running';
 CREATE INDEX turns_background ON turns (thread_id) WHERE kind = 'background' AND status IN ('queued', 'running');
 CREATE INDEX turns_live ON turns (driven_at) WHERE status IN ('queued', 'running');
-CREATE INDEX turns_thread ON turns (thread_id, created_at);
+CREATE INDEX turns_thread ON turns (thread_id, id);
 
 CREATE TABLE runs (
     thread_id text PRIMARY KEY REFERENCES threads,
@@ -99,7 +103,6 @@ CREATE TABLE runs (
     CHECK (turn_id IS NOT NULL OR NOT stopping)
 );
 COMMENT ON TABLE runs IS 'The run row: names the conversation turn that runs. Always locked before the steering row';
-CREATE INDEX runs_live ON runs (turn_id) WHERE turn_id IS NOT NULL;
 
 CREATE TABLE messages (
     id          text PRIMARY KEY,
@@ -197,7 +200,8 @@ CREATE TABLE rounds (
     output_tokens bigint NOT NULL,
     attempts      integer NOT NULL,
     finished_at   timestamptz NOT NULL,
-    PRIMARY KEY (turn_id, n)
+    PRIMARY KEY (turn_id, n),
+    CHECK ((entry_pos IS NOT NULL) = (outcome IN ('calls', 'answer')))
 );
 COMMENT ON TABLE rounds IS 'The step log: each round once';
 
@@ -212,12 +216,15 @@ CREATE TABLE calls (
     state        text NOT NULL CHECK (state IN ('pending', 'started', 'succeeded', 'failed', 'interrupted')),
     result       text,
     step         integer NOT NULL,
+    worker_id    text,
     started_at   timestamptz,
     finished_at  timestamptz,
     PRIMARY KEY (turn_id, round, idx),
     FOREIGN KEY (turn_id, round) REFERENCES rounds (turn_id, n),
-    CHECK ((result IS NULL) = (state IN ('pending', 'started')))
+    CHECK ((result IS NULL) = (state IN ('pending', 'started'))),
+    CHECK (state <> 'started' OR started_at IS NOT NULL AND worker_id IS NOT NULL)
 );
+COMMENT ON COLUMN calls.worker_id IS 'The worker that started a call with side effects: while it lives the outcome may still come';
 COMMENT ON TABLE calls IS 'The step log: each tool call once, and its result once';
 
 CREATE TABLE steps (
@@ -231,6 +238,7 @@ CREATE TABLE steps (
     message_id  text REFERENCES messages,
     detail      json NOT NULL DEFAULT '{}',
     PRIMARY KEY (turn_id, n),
+    CHECK ((status = 'running') = (finished_at IS NULL)),
     CHECK ((kind = 'boundary') = (message_id IS NOT NULL))
 );
 
@@ -250,12 +258,12 @@ CREATE TABLE events (
     PRIMARY KEY (thread_id, seq)
 );
 CREATE INDEX events_answer ON events (turn_id, seq) WHERE name IN ('answer.delta', 'answer.restarted', 'turn.started');
-CREATE INDEX events_age ON events USING brin (created_at);
+CREATE INDEX events_age ON events (created_at);
 
 CREATE TABLE outbox (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     thread_id  text NOT NULL REFERENCES threads,
-    kind       text NOT NULL,
+    kind       text NOT NULL CHECK (kind IN ('work', 'background', 'stop')),
     turn_id    text,
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     due_at     timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 second'
@@ -276,9 +284,11 @@ CREATE TABLE attempts (
     workflow_id text NOT NULL,
     run_id      text NOT NULL,
     activity_id text NOT NULL,
+    number      integer NOT NULL,
     started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (run_id, activity_id, worker_id)
+    PRIMARY KEY (run_id, activity_id)
 );
+COMMENT ON COLUMN attempts.number IS 'Of Temporal''s attempt, so that one that ends late does not remove the next one''s row';
 COMMENT ON TABLE attempts IS 'Activities under way, by worker, so that a dead worker''s can be failed at once';
 CREATE INDEX attempts_worker ON attempts (worker_id);
 CREATE INDEX attempts_turn ON attempts (turn_id);

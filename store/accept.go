@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,7 +43,7 @@ type Accepted struct {
 
 // Accept stores a message and decides where it goes; docs/state-machine.md has the table. It returns ErrNotFound,
 // ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, or a
-// LimitError for attachments. After an error nothing has changed.
+// LimitError for attachments or text. After an error nothing has changed.
 func (db *DB) Accept(ctx context.Context, in Incoming) (Accepted, error) {
 	var out Accepted
 	in.Attachments, in.Mentions = unique(cleanAll(in.Attachments)), unique(cleanAll(in.Mentions))
@@ -80,6 +81,8 @@ type accept struct {
 	in Incoming
 	b  *pgx.Batch
 
+	urgent      *turnRow // the last waiting turn that an interrupt made
+	urgentMsg   *thread.Message
 	target      bool // the message that it answers is there
 	prior       *Accepted
 	priorHere   bool // the prior delivery named the same thread
@@ -223,21 +226,23 @@ func (a *accept) wait(rank int64) (Accepted, error) {
 }
 
 // interrupt stops the running turn, makes the steering message a waiting turn, and puts this message into it or right
-// behind it.
+// behind it, ahead of all others. The turns of earlier interrupts stay ahead of it.
 func (a *accept) interrupt() (Accepted, error) {
 	if !a.stopping {
 		a.setStopping(a.b, a.held)
 	}
-	front := a.frontRank()
-	if a.steering == nil {
-		return a.wait(front)
+	before, m := a.urgent, a.urgentMsg
+	if a.steering != nil {
+		m = a.steering
+		before = a.moveSteering(a.b, a.held, a.frontRank(), "")
 	}
-	m := a.steering
-	turn := a.moveSteering(a.b, a.held, front-1, "")
-	if a.joins(turn, m) {
-		return a.join(turn, m)
+	switch {
+	case a.joins(before, m):
+		return a.join(before, m)
+	case before != nil:
+		return a.wait(before.rank + 1)
 	}
-	return a.wait(front)
+	return a.wait(a.frontRank())
 }
 
 func (a *accept) newTurn(rank int64, mode thread.Mode) *turnRow {
@@ -245,6 +250,7 @@ func (a *accept) newTurn(rank int64, mode thread.Mode) *turnRow {
 		ID: newID("trn"), ThreadID: a.threadID, Source: thread.SourceUser, Kind: thread.Conversation,
 		Mode: defaulted(mode, thread.Chat), Status: thread.TurnQueued, ReplyChannel: a.in.Channel, CreatedAt: a.now,
 	}}
+	turn.urgent = a.in.Delivery == thread.DeliverInterrupt
 	insertTurn(a.b, turn)
 	return turn
 }
@@ -284,6 +290,9 @@ func (a *accept) appendTo(m *thread.Message) error {
 	m.Text = joinTexts(m.Text, a.in.Text)
 	m.Attachments = unique(append(m.Attachments, a.in.Attachments...))
 	m.Mentions = unique(append(m.Mentions, a.in.Mentions...))
+	if n := utf8.RuneCountInString(m.Text); n > a.db.cfg.MaxText {
+		return &thread.LimitError{Field: "text", Limit: a.db.cfg.MaxText, Got: n, Unit: "characters in one message"}
+	}
 	if err := a.checkAttachments(m); err != nil {
 		return err
 	}
@@ -324,6 +333,9 @@ func (a *accept) queueReads(b *pgx.Batch, threadID string) {
 	if a.in.ReplyTo != "" {
 		b.Queue(`SELECT EXISTS (SELECT FROM messages WHERE id = $1 AND thread_id = $2)`, a.in.ReplyTo, threadID).QueryRow(
 			func(r pgx.Row) error { return r.Scan(&a.target) })
+	}
+	if a.in.Delivery == thread.DeliverInterrupt {
+		queueWaiting(b, threadID, "t.urgent", "DESC", &a.urgent, &a.urgentMsg)
 	}
 	if a.in.Key != "" {
 		a.queuePrior(b)
@@ -373,7 +385,7 @@ func (a *accept) remember(out Accepted) {
 // answer to a steer may repeat it as an ordinary message.
 func fingerprint(in Incoming) []byte {
 	h := sha256.New()
-	for _, s := range [][]string{{in.Text, in.ReplyTo}, in.Attachments, in.Mentions} {
+	for _, s := range [][]string{{in.Text, in.ReplyTo, string(in.Mode)}, in.Attachments, in.Mentions} {
 		fmt.Fprintf(h, "%q", s)
 	}
 	return h.Sum(nil)
@@ -414,10 +426,11 @@ func unique(list []string) []string {
 func insertTurn(b *pgx.Batch, t *turnRow) {
 	b.Queue(`
 		INSERT INTO turns (id, thread_id, source, kind, mode, status, rank, follow_up_of, reply_channel, created_at, driven_at,
-			history_end)
-		VALUES (@id, @thread, @source, @kind, @mode, 'queued', @rank, NULLIF(@of, ''), @channel, @now, @now, @history)`,
+			history_end, urgent)
+		VALUES (@id, @thread, @source, @kind, @mode, 'queued', @rank, NULLIF(@of, ''), @channel, @now, @now, @history, @urgent)`,
 		pgx.NamedArgs{
 			"id": t.ID, "thread": t.ThreadID, "source": string(t.Source), "kind": string(t.Kind), "mode": string(t.Mode),
 			"rank": t.rank, "of": t.FollowUpOf, "channel": t.ReplyChannel, "now": t.CreatedAt, "history": t.historyEnd,
+			"urgent": t.urgent,
 		})
 }

@@ -242,6 +242,28 @@ func TestInterrupt(t *testing.T) {
 		r.end(store.Outcome{})
 		require.Equal(t, []string{"now", "behind"}, b.waitingTurns())
 	})
+	t.Run("GoesBehindAnEarlierOne", func(t *testing.T) {
+		b := all.sub(t)
+		r := b.start("hello")
+		b.accept("waits", delivery(thread.DeliverTurn))
+		b.accept("first", now, files("f"))
+		b.accept("second", now, files("g"))
+		b.accept("third", now)
+		require.Equal(t, []string{"first", "second\n\nthird", "waits"}, b.waitingTurns())
+		r.end(store.Outcome{})
+		require.Equal(t, []string{"second\n\nthird", "waits"}, b.waitingTurns())
+	})
+	t.Run("GoesBeforeAReplayOfAnEarlierOne", func(t *testing.T) {
+		b := all.sub(t)
+		r := b.start("before", now)
+		r.end(late())
+		b.start("running")
+		b.accept("waiting", delivery(thread.DeliverTurn))
+		_, err := b.db.Replay(b.ctx(), owner, r.ref.ID)
+		require.NoError(t, err)
+		b.accept("urgent", now, files("f"))
+		require.Equal(t, "urgent", b.waitingTurns()[0])
+	})
 	t.Run("KeepsThePartialAnswer", func(t *testing.T) {
 		b := all.sub(t)
 		r := b.start("hello")
@@ -520,4 +542,15 @@ func TestFiveMessagesInOneTurnAreAllDelivered(t *testing.T) {
 	require.Equal(t, "two\n\nthree\n\nfour\n\nfive", r.take()[0].Text)
 	require.Empty(t, r.take())
 	require.Nil(t, r.answer("done").Next, "what was answered is not sent again")
+}
+
+func TestAppendBeyondTheLimitOfTextIsRefusedAndChangesNothing(t *testing.T) {
+	b := setup(t, func(c *store.Config) { c.MaxText = 10 })
+	b.start("hello")
+	b.accept("12345")
+	_, err := b.db.Accept(b.ctx(), b.incoming("6789"))
+	var limit *thread.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, thread.LimitError{Field: "text", Limit: 10, Got: 11, Unit: "characters in one message"}, *limit)
+	require.Equal(t, []string{"user: hello", "user: 12345 [queued]"}, b.conversation())
 }

@@ -10,9 +10,9 @@ import (
 	"bobbin/thread"
 )
 
-// StartCall records that a call with side effects starts, and returns it. ok is false if it must not run: it was started
+// StartCall records that a call with side effects starts on a worker, and returns it. ok is false if it must not run: it was started
 // before, or has a result. ErrFenced: its turn may act no more.
-func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int) (call thread.Call, ok bool, err error) {
+func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, workerID string) (call thread.Call, ok bool, err error) {
 	var state *thread.CallState
 	reads := func(b *pgx.Batch) {
 		b.Queue(`
@@ -31,9 +31,9 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int) (cal
 		}
 		b.Queue(`
 			UPDATE calls
-			SET state = 'started', started_at = @now
+			SET state = 'started', started_at = @now, worker_id = @worker
 			WHERE turn_id = @turn AND round = @round AND idx = @idx AND state = 'pending'`,
-			pgx.NamedArgs{"turn": ref.ID, "round": round, "idx": index, "now": t.now})
+			pgx.NamedArgs{"turn": ref.ID, "round": round, "idx": index, "now": t.now, "worker": workerID})
 		return nil
 	})
 	return call, ok, err
@@ -85,7 +85,7 @@ func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) err
 			WHERE turn_id = @turn AND n = @n`, pgx.NamedArgs{
 			"turn": ref.ID, "n": step.N, "status": string(step.Status), "now": t.now, "detail": step.Detail,
 		})
-		b.Queue(`UPDATE turns SET driven_at = @now, tool_failures = tool_failures || `+failures+` WHERE id = @turn`,
+		b.Queue(`UPDATE turns SET driven_at = @now, barren = 0, tool_failures = tool_failures || `+failures+` WHERE id = @turn`,
 			pgx.NamedArgs{"turn": ref.ID, "now": t.now, "tool": call.Name})
 		t.emitStep(thread.EventStepUpdated, step)
 		return nil

@@ -86,10 +86,24 @@ func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
 	h.turnID, h.stopping, h.running = turn.ID, false, turn
 	if m != nil {
 		t.deliver(b, m, turn)
+	} else {
+		t.takeUpAgain(b, turn)
 	}
 	if turn.limit.WrapUpWarned {
 		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryNote, TurnID: turn.ID, Text: unwarn}})
 	}
+}
+
+// takeUpAgain says which request is answered where others were answered since.
+func (t *tx) takeUpAgain(b *pgx.Batch, turn *turnRow) {
+	b.Queue(`
+		INSERT INTO entries (session_id, pos, kind, turn_id, text)
+		SELECT last.session_id, last.pos + 1, 'note', @turn,
+			'An earlier request was not finished. Take it up again now and answer it: ' || chr(10) || request.text
+		FROM (SELECT * FROM entries WHERE session_id = @session ORDER BY pos DESC LIMIT 1) last,
+			(SELECT string_agg(text, chr(10) || chr(10) ORDER BY seq) AS text FROM messages WHERE turn_id = @turn AND role = 'user') request
+		WHERE last.turn_id <> @turn AND request.text IS NOT NULL`,
+		pgx.NamedArgs{"session": sessionID(&turn.Turn), "turn": turn.ID})
 }
 
 // start moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
@@ -102,9 +116,9 @@ func (t *tx) start(b *pgx.Batch, turn *turnRow) {
 	}
 	b.Queue(`
 		UPDATE turns
-		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, stopping = false,
+		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, urgent = false, stopping = false,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
-			tool_failures = '{}', wrap_up_warned = false, model_failures = 0, error_code = NULL, error_detail = NULL
+			tool_failures = '{}', wrap_up_warned = false, barren = 0, model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
 	t.emitTurn(thread.EventTurnStarted, &turn.Turn)
 }

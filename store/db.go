@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"bobbin/thread"
 )
@@ -23,6 +26,7 @@ type Config struct {
 	MaxConns       int           // of the pool; default 20
 	TakeTimeout    time.Duration // statement_timeout of a take; default 2s
 	MaxAttachments int           // of a merged message; default 10
+	MaxText        int           // characters of a merged message; default 200,000
 	EventRetention time.Duration // how long events can be replayed; default 30 days
 
 	// OnNudge is called after a commit that wrote an outbox row. It must not block. Nil: the relay finds the row.
@@ -72,6 +76,11 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.ConnConfig.Tracer = cfg.Tracer
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	pc.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed" // each statement sees what the last holder of a lock left
+	// A machine that is gone without a word is noticed after some ten seconds, and its locks are freed.
+	pc.ConnConfig.RuntimeParams["tcp_keepalives_idle"] = "5"
+	pc.ConnConfig.RuntimeParams["tcp_keepalives_interval"] = "2"
+	pc.ConnConfig.RuntimeParams["tcp_keepalives_count"] = "3"
 	pc.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(maxIdle.Milliseconds(), 10)
 	pc.AfterConnect = readTimesAsUTC
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
@@ -90,6 +99,7 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 func (c Config) withDefaults() Config {
 	c.TakeTimeout = defaulted(c.TakeTimeout, 2*time.Second)
 	c.MaxAttachments = defaulted(c.MaxAttachments, 10)
+	c.MaxText = defaulted(c.MaxText, 200_000)
 	c.MaxConns = defaulted(c.MaxConns, 20)
 	c.EventRetention = defaulted(c.EventRetention, 30*24*time.Hour)
 	return c
@@ -249,8 +259,7 @@ func lost(ctx context.Context, err error) bool {
 	if ctx.Err() != nil || sentinel(err) {
 		return false
 	}
-	c := code(err)
-	return c == "" || strings.HasPrefix(c, "57P")
+	return disconnected(err) || strings.HasPrefix(code(err), "57P")
 }
 
 func code(err error) string {
@@ -281,8 +290,18 @@ func wrap(op string, err error) error {
 		return fmt.Errorf("%s: postgres %s %s: %w", op, pe.Code, pe.ConstraintName, unavailable(pe.Code))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), sentinel(err):
 		return fmt.Errorf("%s: %w", op, err)
+	case disconnected(err):
+		return fmt.Errorf("%s: %w: %w", op, thread.ErrUnavailable, err)
 	}
-	return fmt.Errorf("%s: %w: %w", op, thread.ErrUnavailable, err)
+	return fmt.Errorf("%s: %w: %w", op, errInternal, err)
+}
+
+// disconnected reports whether the connection is what failed, not what was asked of it.
+func disconnected(err error) bool {
+	var ce *pgconn.ConnectError
+	var ne net.Error
+	return errors.As(err, &ce) || errors.As(err, &ne) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, puddle.ErrClosedPool) || pgconn.SafeToRetry(err)
 }
 
 // unavailable sorts a Postgres code: trouble of the connection, resources or an operator passes, the rest is ours.

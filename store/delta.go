@@ -23,6 +23,8 @@ type Deltas struct {
 	done   sync.WaitGroup
 	kick   chan struct{}
 
+	failing bool // the last write failed
+
 	mu      sync.Mutex
 	pending map[string]*pendingDelta // by turn
 	written *sync.Cond
@@ -108,14 +110,9 @@ func (d *Deltas) run(ctx context.Context) {
 			d.writing[id] = true
 		}
 		d.mu.Unlock()
-		if len(batch) > 0 {
-			err := d.write(ctx, batch)
-			if err != nil && kick != nil {
-				slog.Warn("deltas not written, trying again", "turns", len(batch), "error", err)
-			}
-			if kick = d.kick; err != nil {
-				kick = nil // who waits in Flush would have it tried without pause
-			}
+		pause := len(batch) > 0 && !d.write(ctx, batch)
+		if kick = d.kick; pause {
+			kick = nil // who waits in Flush would have it tried without end
 		}
 		d.mu.Lock()
 		clear(d.writing)
@@ -124,26 +121,35 @@ func (d *Deltas) run(ctx context.Context) {
 	}
 }
 
-// write puts a tick's pieces down. While Postgres is away they are kept for the next tick.
-func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) error {
+// write puts a tick's pieces down and reports whether all went. While Postgres is away, or another transaction holds a
+// thread's event counter, pieces are kept for the next tick.
+func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookInterval)
 	defer cancel()
-	threads := map[string]bool{}
+	var w *deltaTx
 	err := d.db.transact(ctx, "write deltas", func(ctx context.Context, t *tx) error {
-		clear(threads)
-		w := &deltaTx{tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]present{}}
-		return w.run(ctx, threads)
+		w = &deltaTx{
+			tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]present{}, held: map[string]*pendingDelta{},
+			threads: map[string]bool{},
+		}
+		return w.run(ctx)
 	})
-	if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-		d.restore(batch)
-	}
 	if err != nil {
-		return err
+		if !d.failing {
+			slog.Warn("deltas not written, trying again", "turns", len(batch), "error", err)
+		}
+		d.failing = true
+		if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			d.restore(batch)
+		}
+		return false
 	}
-	for id := range threads {
+	d.failing = false
+	d.restore(w.held)
+	for id := range w.threads {
 		d.db.wake.thread(id)
 	}
-	return nil
+	return len(w.held) == 0
 }
 
 // restore puts pieces that were not written back before those that came meanwhile.
@@ -160,27 +166,31 @@ func (d *Deltas) restore(batch map[string]*pendingDelta) {
 	}
 }
 
-// deltaTx locks the event counters of several threads, in the order of their ids, and writes only pieces of turns whose
+// deltaTx locks the event counters of several threads, those that nobody else holds, so that one slow transaction keeps no
+// other thread waiting. It writes only pieces of turns whose
 // fence is open and whose round and attempt are the present ones: end, stop, the round's commit and the next attempt hold
 // the same counter until they commit, so no piece comes after them.
 type deltaTx struct {
 	*tx
 	batch map[string]*pendingDelta
-	seqs  map[string]int64   // by thread
-	open  map[string]present // by turn that may write
+	seqs  map[string]int64         // by thread
+	open  map[string]present       // by turn that may write
+	held  map[string]*pendingDelta // pieces whose thread's counter another transaction holds
+
+	threads map[string]bool // that got events
 }
 
 // present is the model call that a turn is at.
 type present struct{ round, attempt int }
 
-func (w *deltaTx) run(ctx context.Context, threads map[string]bool) error {
+func (w *deltaTx) run(ctx context.Context) error {
 	var ids []string
 	for _, p := range w.batch {
 		ids = append(ids, p.ref.ThreadID)
 	}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT thread_id, last_seq FROM streams WHERE thread_id = ANY ($1) ORDER BY thread_id FOR NO KEY UPDATE`, ids).Query(
+		SELECT thread_id, last_seq FROM streams WHERE thread_id = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED`, ids).Query(
 		func(rows pgx.Rows) error {
 			var id string
 			var seq int64
@@ -211,9 +221,11 @@ func (w *deltaTx) run(ctx context.Context, threads map[string]bool) error {
 	b = &pgx.Batch{}
 	for _, id := range slices.Sorted(maps.Keys(w.batch)) {
 		p := w.batch[id]
-		if now, ok := w.open[id]; ok && now == (present{p.delta.Round, p.delta.Attempt}) {
+		if _, free := w.seqs[p.ref.ThreadID]; !free {
+			w.held[id] = p
+		} else if now, ok := w.open[id]; ok && now == (present{p.delta.Round, p.delta.Attempt}) {
 			w.queue(b, p)
-			threads[p.ref.ThreadID] = true
+			w.threads[p.ref.ThreadID] = true
 		}
 	}
 	if b.Len() == 0 {

@@ -272,6 +272,7 @@ func (t *tx) moveSteering(b *pgx.Batch, h *held, rank int64, followUpOf string) 
 		ID: newID("trn"), ThreadID: h.threadID, Source: thread.SourceUser, Kind: thread.Conversation, Mode: thread.Chat,
 		Status: thread.TurnQueued, FollowUpOf: followUpOf, ReplyChannel: m.Channel, CreatedAt: t.now,
 	}}
+	turn.urgent = followUpOf == "" // an interrupt moves it
 	insertTurn(b, turn)
 	b.Queue(`UPDATE steering SET state = 'moved', settled_at = $2 WHERE id = $1`, h.steeringID, t.now)
 	b.Queue(`UPDATE messages SET turn_id = $2 WHERE id = $1 AND state = 'queued'`, m.ID, turn.ID)

@@ -371,3 +371,17 @@ func TestClaimAndTakeMoveTheTimeOfAMessage(t *testing.T) {
 	require.False(t, messages[1].CreatedAt.Before(steers.Message.CreatedAt))
 	require.False(t, messages[3].CreatedAt.Before(waits.Message.CreatedAt))
 }
+
+func TestReplaySaysWhichRequestIsTakenUpWhereOthersWereAnsweredSince(t *testing.T) {
+	b := setup(t)
+	r := b.start("first")
+	r.end(broken())
+	b.start("second").answer("to the second")
+	_, err := b.db.Replay(b.ctx(), owner, r.ref.ID)
+	require.NoError(t, err)
+	b.running()
+	require.Equal(t, []string{
+		"user: first", "user: second", "assistant: to the second",
+		"note: An earlier request was not finished. Take it up again now and answer it: \nfirst",
+	}, b.session())
+}

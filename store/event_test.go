@@ -253,64 +253,45 @@ func TestDeltasNoneAfterTheEndOfTheTurn(t *testing.T) {
 			r.shown(0, 0, "half")
 			d := b.db.NewDeltas()
 			defer d.Close()
+			slow, g := b.gated(p)
 			var err error
-			b.race(p,
-				func(db *store.DB) {
-					if p == store.PointStop {
-						_, err = db.Stop(b.ctx(), owner, b.thread, store.ScopeConversation)
-					} else {
-						_, err = db.End(b.ctx(), r.ref.ID, r.attempt, broken())
-					}
-				},
-				func(*store.DB) {
-					d.Write(r.ref, thread.Delta{TurnID: r.ref.ID, Round: 1, Offset: 4, Text: " late"})
-					d.Flush(b.ctx(), r.ref.ID)
-				})
+			done := async(func() {
+				if p == store.PointStop {
+					_, err = slow.Stop(b.ctx(), owner, b.thread, store.ScopeConversation)
+				} else {
+					_, err = slow.End(b.ctx(), r.ref.ID, r.attempt, broken())
+				}
+			})
+			<-g.arrived
+			d.Write(r.ref, thread.Delta{TurnID: r.ref.ID, Round: 1, Offset: 4, Text: " late"})
+			b.passBy(d)
+			close(g.open)
+			<-done
+			d.Flush(b.ctx(), r.ref.ID)
 			require.NoError(t, err)
 			require.Len(t, r.pieces(), 1)
 		})
 	}
 }
 
-func TestPieceThatIsWrittenWhileAnotherHolderBeginsIsVoided(t *testing.T) {
-	b := setup(t)
-	r := b.start("hello")
-	release := b.locked("streams")
-	d := b.db.NewDeltas()
-	defer d.Close()
-	one := async(func() {
-		d.Write(r.ref, thread.Delta{TurnID: r.ref.ID, Round: 1, Text: "of the first holder"})
-		d.Flush(b.ctx(), r.ref.ID)
-	})
-	b.waiting(1, one)
-	var w *store.Work
-	var err error
-	two := async(func() {
-		w, err = b.db.Begin(b.ctx(), r.ref, r.attempt, store.Attempt{TurnID: r.ref.ID, RunID: "second"})
-	})
-	b.waiting(2, two)
-	release()
-	<-one
-	<-two
-	require.NoError(t, err)
-	r.shown(w.ModelAttempt, 0, "kept")
-	b.stop(store.ScopeConversation)
-	r.end(store.Outcome{})
-	require.Equal(t, []string{"user: hello", "assistant: kept [stopped]"}, b.conversation())
+// passBy writes a piece of another thread, which must not wait for this thread's event counter.
+func (b *bundle) passBy(d *store.Deltas) {
+	b.t.Helper()
+	other := b.bundleOn(b.open()).start("beside")
+	d.Write(other.ref, thread.Delta{TurnID: other.ref.ID, Round: 1, Text: "not kept waiting"})
+	d.Flush(b.ctx(), other.ref.ID)
+	require.Len(b.t, other.pieces(), 1)
 }
 
-func TestDeltasThatCouldNotBeWrittenInTimeAreKept(t *testing.T) {
+func TestDeltasWhoseThreadIsLockedAreKeptAndHoldNobodyUp(t *testing.T) {
 	b := setup(t)
 	r := b.start("hello")
 	release := b.locked("streams")
 	d := b.db.NewDeltas()
 	defer d.Close()
 	d.Write(r.ref, thread.Delta{TurnID: r.ref.ID, Round: 1, Text: "one "})
-	waiter := `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> $1`
-	b.until(nil, waiter, 0)
-	var pid int
-	b.scan(`SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`, nil, &pid)
-	b.until(nil, waiter, pid) // the first try is given up, and another waits
+	b.passBy(d)
+	require.Empty(t, r.pieces())
 	d.Write(r.ref, thread.Delta{TurnID: r.ref.ID, Round: 1, Offset: 4, Text: "two"})
 	release()
 	d.Flush(b.ctx(), r.ref.ID)

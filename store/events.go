@@ -88,21 +88,19 @@ func (db *DB) Events(ctx context.Context, threadID string, after int64, limit in
 	return list, len(list) > 0 && list[0].Seq > after+1, nil
 }
 
-// PruneEvents deletes at most limit events older than the retention, the oldest of each thread first, and returns how
-// many went. A thread's newest event stays, so that its stream can always be resumed from the end.
+// PruneEvents deletes events older than the retention, the oldest first, about limit of them, and returns how many went. A thread's newest event stays, so that its stream can always be resumed from the end.
 func (db *DB) PruneEvents(ctx context.Context, limit int) (int64, error) {
 	tag, err := db.pool.Exec(ctx, `
 		WITH old AS (
 			SELECT e.thread_id, max(e.seq) AS seq
 			FROM (
-				SELECT thread_id, seq
-				FROM events
-				WHERE created_at < clock_timestamp() - @keep::interval
-				ORDER BY created_at
+				SELECT e.thread_id, e.seq
+				FROM events e
+				JOIN streams s USING (thread_id)
+				WHERE e.created_at < clock_timestamp() - @keep::interval AND e.seq < s.last_seq
+				ORDER BY e.created_at
 				LIMIT @limit
 			) e
-			JOIN streams s USING (thread_id)
-			WHERE e.seq < s.last_seq
 			GROUP BY e.thread_id
 		)
 		DELETE FROM events e USING old WHERE e.thread_id = old.thread_id AND e.seq <= old.seq`,

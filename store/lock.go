@@ -78,24 +78,22 @@ func (h *held) queueReads(b *pgx.Batch) {
 		FROM runs r
 		JOIN turns t ON t.id = r.turn_id
 		WHERE r.thread_id = $1`, h.threadID).Query(first(&h.running, scanTurn))
-	for order, dst := range map[string]struct {
-		turn **turnRow
-		msg  **thread.Message
-	}{"ASC": {&h.head, &h.headMsg}, "DESC": {&h.last, &h.lastMsg}} {
-		b.Queue(`SELECT`+turnColumns+`
-			FROM turns t
-			WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status = 'queued'
-			ORDER BY t.rank `+order+`
-			LIMIT 1`, h.threadID).Query(first(dst.turn, scanTurn))
-		b.Queue(`SELECT`+messageColumns+`
-			FROM (
-				SELECT id FROM turns
-				WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued'
-				ORDER BY rank `+order+`
-				LIMIT 1
-			) t
-			JOIN messages m ON m.turn_id = t.id AND m.state = 'queued'`, h.threadID).Query(first(dst.msg, scanMessage))
-	}
+	queueWaiting(b, h.threadID, "true", "ASC", &h.head, &h.headMsg)
+	queueWaiting(b, h.threadID, "true", "DESC", &h.last, &h.lastMsg)
+}
+
+// queueWaiting reads the first waiting conversation turn of those that which is true of, by rank, and the message that
+// waits with it.
+func queueWaiting(b *pgx.Batch, threadID, which, order string, turn **turnRow, m **thread.Message) {
+	from := `
+		FROM turns t
+		WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status = 'queued' AND ` + which + `
+		ORDER BY t.rank ` + order + `
+		LIMIT 1`
+	b.Queue(`SELECT`+turnColumns+from, threadID).Query(first(turn, scanTurn))
+	b.Queue(`SELECT`+messageColumns+`
+		FROM (SELECT t.id`+from+`) t
+		JOIN messages m ON m.turn_id = t.id AND m.state = 'queued'`, threadID).Query(first(m, scanMessage))
 }
 
 // due returns the waiting turn that may start now, or nil.
@@ -106,17 +104,20 @@ func (h *held) due(now time.Time) *turnRow {
 	return h.head
 }
 
+// rankGap leaves room behind a turn at the front for those that interrupts put there.
+const rankGap = 1 << 20
+
 // frontRank is a rank before all waiting turns; backRank one behind them.
 func (h *held) frontRank() int64 {
 	if h.head == nil {
 		return 0
 	}
-	return h.head.rank - 1
+	return h.head.rank - rankGap
 }
 
 func (h *held) backRank() int64 {
 	if h.last == nil {
 		return 0
 	}
-	return h.last.rank + 1
+	return h.last.rank + rankGap
 }

@@ -196,7 +196,7 @@ func (c *roundCommit) writeCounters() {
 	}
 	c.b.Queue(`
 		UPDATE turns
-		SET rounds = @n, tool_calls = tool_calls + @calls, steps = @steps, driven_at = @now, model_failures = 0,
+		SET rounds = @n, tool_calls = tool_calls + @calls, steps = @steps, driven_at = @now, model_failures = 0, barren = 0,
 			input_tokens = input_tokens + @in, output_tokens = output_tokens + @out, cost_usd = cost_usd + @cost,
 			limit_rounds = limit_rounds + 1, limit_tool_calls = limit_tool_calls + @calls,
 			empty_retries = empty_retries + @empty, malformed_retries = malformed_retries + @malformed,
@@ -209,17 +209,20 @@ func (c *roundCommit) writeCounters() {
 }
 
 // FailAttempt counts a failed model call of the round under way, voids what it had shown of an answer, and returns the
-// number of the next attempt, for its deltas. attempt is the number of the one that failed: a repeat, or another holder,
-// gets a number of its own and counts nothing.
+// number of the next attempt, for its deltas. attempt is the number of the one that failed: where another holder has taken
+// the turn over, or this is a repeat, nothing is written and the number stays, so that its deltas are refused.
 func (db *DB) FailAttempt(ctx context.Context, ref TurnRef, attempt int) (next int, err error) {
 	var partial bool
 	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &partial) }
 	err = db.fenced(ctx, "fail attempt", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
-		next = turn.attempts + 1
+		if next = attempt; turn.attempts != attempt {
+			return nil
+		}
+		next++
 		b.Queue(`
 			UPDATE turns
-			SET model_failures = model_failures + (model_attempts = $2)::integer, model_attempts = model_attempts + 1, driven_at = $3
-			WHERE id = $1`, ref.ID, attempt, t.now)
+			SET model_failures = model_failures + 1, model_attempts = model_attempts + 1, driven_at = $2
+			WHERE id = $1`, ref.ID, t.now)
 		t.void(ref, partial, "attempt failed")
 		return nil
 	})

@@ -63,7 +63,7 @@ func TestTwoHoldersOfOneRoundTheFirstWins(t *testing.T) {
 	}
 }
 
-func TestTwoHoldersThatFailTheSameRoundGetAttemptsOfTheirOwn(t *testing.T) {
+func TestTwoHoldersThatFailTheSameRoundCountOnceAndOneShowsNothingMore(t *testing.T) {
 	b := setup(t)
 	r := b.start("hello")
 	var got [2]int
@@ -72,8 +72,8 @@ func TestTwoHoldersThatFailTheSameRoundGetAttemptsOfTheirOwn(t *testing.T) {
 		func(db *store.DB) { got[0], errs[0] = db.FailAttempt(b.ctx(), r.ref, 0) },
 		func(db *store.DB) { got[1], errs[1] = db.FailAttempt(b.ctx(), r.ref, 0) })
 	require.Equal(t, [2]error{}, errs)
-	require.Equal(t, [2]int{1, 2}, got)
-	require.Equal(t, 2, r.load().ModelAttempt)
+	require.Equal(t, [2]int{1, 0}, got)
+	require.Equal(t, 1, r.load().ModelAttempt)
 	require.Equal(t, 1, r.load().Counters.ModelFailures, "one call failed")
 }
 
@@ -84,16 +84,16 @@ func TestStartCallTwiceStartsOnce(t *testing.T) {
 	var ok [2]bool
 	var errs [2]error
 	b.race(store.PointCall,
-		func(db *store.DB) { _, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0) },
-		func(db *store.DB) { _, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0) })
+		func(db *store.DB) { _, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0, "w") },
+		func(db *store.DB) { _, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0, "w") })
 	require.Equal(t, [2]error{}, errs)
 	require.Equal(t, [2]bool{true, false}, ok)
 	require.NoError(t, r.finish(0, "paid"))
-	call, again, err := b.db.StartCall(b.ctx(), r.ref, 1, 0)
+	call, again, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, "w")
 	require.NoError(t, err)
 	require.False(t, again)
 	require.Equal(t, thread.CallSucceeded, call.State)
-	_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 1)
+	_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
 	require.ErrorIs(t, err, thread.ErrNotFound)
 }
 
@@ -132,7 +132,7 @@ func TestAfterTheEndNothingIsWritten(t *testing.T) {
 				r := begin(b)
 				r.commit(store.RoundCalls, "", tool("a"), effect("pay"))
 				require.NoError(t, r.finish(0, "a's result"))
-				_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 1)
+				_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
 				require.NoError(t, err)
 				require.True(t, ok)
 				late := r.next(store.RoundAnswer, "late")
@@ -144,7 +144,7 @@ func TestAfterTheEndNothingIsWritten(t *testing.T) {
 				require.ErrorIs(t, err, thread.ErrFenced)
 				_, err = b.db.FailAttempt(b.ctx(), r.ref, 0)
 				require.ErrorIs(t, err, thread.ErrFenced)
-				_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 0)
+				_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 0, "w")
 				require.ErrorIs(t, err, thread.ErrFenced)
 				_, err = b.db.Begin(b.ctx(), r.ref, r.attempt, store.Attempt{TurnID: r.ref.ID, RunID: "late"})
 				require.ErrorIs(t, err, thread.ErrFenced)
@@ -188,7 +188,7 @@ func TestOutcomeThatComesBetweenTheStopAndTheEndIsKept(t *testing.T) {
 	r := b.start("hello")
 	r.commit(store.RoundCalls, "", effect("pay"), effect("mail"), effect("post"))
 	for i := range 2 {
-		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i)
+		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, "w")
 		require.NoError(t, err)
 	}
 	b.stop(store.ScopeConversation)
@@ -229,7 +229,7 @@ func TestEveryCallOfTheSessionHasAResultAfterAnyEnd(t *testing.T) {
 			b := setup(t)
 			r := b.start("hello", channel(thread.ChannelSMS))
 			r.commit(store.RoundCalls, "", tool("a"), effect("pay"))
-			_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 1)
+			_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
 			require.NoError(t, err)
 			end(r)
 			b.nothingOpen()
@@ -243,7 +243,7 @@ func TestRetryDoesNotRunFinishedToolsAgain(t *testing.T) {
 	r := b.start("hello", channel(thread.ChannelSMS))
 	r.commit(store.RoundCalls, "", effect("a"), effect("b"), effect("c"))
 	for i := range 2 {
-		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i)
+		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, "w")
 		require.NoError(t, err)
 		require.NoError(t, r.finish(i, "done"))
 	}
@@ -254,7 +254,7 @@ func TestRetryDoesNotRunFinishedToolsAgain(t *testing.T) {
 	require.Len(t, w.Open, 1)
 	require.Equal(t, "c", w.Open[0].Name)
 	require.Zero(t, w.Counters.ModelFailures)
-	_, ok, err := b.db.StartCall(b.ctx(), again.ref, 1, 0)
+	_, ok, err := b.db.StartCall(b.ctx(), again.ref, 1, 0, "w")
 	require.NoError(t, err)
 	require.False(t, ok)
 }
@@ -335,4 +335,31 @@ func TestFinishCallReportsBothErrorsAsFenced(t *testing.T) {
 	r.answer("hi")
 	err := b.db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 9, State: thread.CallSucceeded})
 	require.True(t, errors.Is(err, thread.ErrFenced))
+}
+
+func TestStartedCallIsRunningWhileItsWorkerLives(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	r.commit(store.RoundCalls, "", tool("a"))
+	w, err := b.db.RegisterWorker(b.ctx())
+	require.NoError(t, err)
+	_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, w.ID)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Positive(t, r.load().Open[0].RunningFor)
+	w.Close()
+	require.Zero(t, r.load().Open[0].RunningFor, "nobody knows what came of it")
+}
+
+func TestStintsThatWriteNothingAreCounted(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	begin := func() int {
+		w, err := b.db.Begin(b.ctx(), r.ref, r.attempt, store.Attempt{TurnID: r.ref.ID, RunID: "run", ActivityID: "5"})
+		require.NoError(t, err)
+		return w.Barren
+	}
+	require.Equal(t, []int{1, 2, 3}, []int{begin(), begin(), begin()})
+	r.commit(store.RoundCalls, "", tool("a"))
+	require.Equal(t, 1, begin(), "a round was written")
 }

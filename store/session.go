@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,8 +21,9 @@ type Work struct {
 	LastRound RoundOutcome
 	// Open are the calls of the turn that have no result, in order. One that is Started has an outcome that nobody knows.
 	Open []thread.Call
-	// ModelAttempt is the number that deltas of the next model call carry.
+	// ModelAttempt is the number that deltas of the next model call carry. After Load it may be another holder's.
 	ModelAttempt int
+	Barren       int // stints in a row that wrote nothing, this one among them
 	Waiting      int // conversation turns that wait behind this one, and the message on the steering row
 }
 
@@ -32,6 +34,7 @@ type Attempt struct {
 	WorkflowID string
 	RunID      string
 	ActivityID string
+	Number     int // of Temporal's attempt
 }
 
 // Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, and reads the
@@ -39,12 +42,20 @@ type Attempt struct {
 // recorded.
 func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
 	var shown bool
+	var shownAs int
 	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &shown) }
 	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
 		if turn.Attempt != attempt {
 			return thread.ErrFenced
 		}
-		b.Queue(`UPDATE turns SET model_attempts = model_attempts + 1, driven_at = $2 WHERE id = $1`, ref.ID, t.now)
+		shownAs = turn.attempts + 1
+		b.Queue(`
+			UPDATE turns
+			SET model_attempts = model_attempts + 1, driven_at = $2, barren = barren + CASE
+				WHEN EXISTS (SELECT FROM calls WHERE turn_id = $1 AND state = 'started') THEN 0
+				ELSE 1
+			END
+			WHERE id = $1`, ref.ID, t.now)
 		queueAttempt(b, a)
 		t.void(ref, shown, "resumed")
 		return nil
@@ -52,7 +63,11 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 	if err != nil {
 		return nil, err
 	}
-	return db.Load(ctx, ref, attempt)
+	w, err := db.Load(ctx, ref, attempt)
+	if err == nil {
+		w.ModelAttempt = shownAs
+	}
+	return w, err
 }
 
 // Load reads a turn's work. ErrFenced: the turn runs no more, is stopping, or is another attempt than the one given.
@@ -88,7 +103,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 	if fenced {
 		return nil, wrap("load turn", thread.ErrFenced)
 	}
-	w.Turn, w.Counters, w.ModelAttempt = turn.Turn, turn.limit, turn.attempts
+	w.Turn, w.Counters, w.ModelAttempt, w.Barren = turn.Turn, turn.limit, turn.attempts, turn.barren
 	w.Answered, w.LastRound = last.outcome == RoundAnswer, last.outcome
 	w.Session.End = sessionEnd(w)
 	for _, e := range w.Session.Entries {
@@ -96,6 +111,11 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 			if c.TurnID == ref.ID && c.State.Open() {
 				w.Open = append(w.Open, c)
 			}
+		}
+	}
+	if slices.ContainsFunc(w.Open, func(c thread.Call) bool { return c.State == thread.CallStarted }) {
+		if err := db.running(ctx, ref.ID, w.Open); err != nil {
+			return nil, wrap("load turn", err)
 		}
 	}
 	return w, nil

@@ -18,7 +18,10 @@ type Subscription struct {
 	close    sync.Once
 }
 
-const subscriptionPage = 500 // events read at once
+const (
+	subscriptionPage = 500 // events read at once
+	readTimeout      = 10 * time.Second
+)
 
 // Subscribe starts after the event with the given sequence number; 0 is the beginning.
 func (db *DB) Subscribe(threadID string, after int64) *Subscription {
@@ -39,7 +42,7 @@ func (s *Subscription) Next(ctx context.Context) ([]thread.Event, error) {
 	look := time.NewTicker(lookInterval)
 	defer look.Stop()
 	for {
-		events, gap, err := s.db.Events(ctx, s.threadID, s.after, subscriptionPage)
+		events, gap, err := s.read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -58,6 +61,13 @@ func (s *Subscription) Next(ctx context.Context) ([]thread.Event, error) {
 		case <-look.C:
 		}
 	}
+}
+
+// read is bounded, so that a reader whose database has gone silent hears of it and comes back elsewhere.
+func (s *Subscription) read(ctx context.Context) ([]thread.Event, bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return s.db.Events(ctx, s.threadID, s.after, subscriptionPage)
 }
 
 // Close ends the subscription. It may be called twice.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // waker tells this process and all others that threads have new events and that turns have been told to stop. It is the
@@ -20,6 +21,7 @@ type waker struct {
 	done   sync.WaitGroup
 
 	mu      sync.Mutex
+	closed  bool
 	changed map[string]bool // threads with new events, since the last NOTIFY
 	kick    chan struct{}
 
@@ -35,6 +37,7 @@ const (
 	notifyPayload  = 7900                  // bytes; 7,999 are allowed: https://www.postgresql.org/docs/current/sql-notify.html
 	stopInterval   = 250 * time.Millisecond
 	lookInterval   = 2 * time.Second
+	pingInterval   = 10 * time.Second
 )
 
 func newWaker(db *DB) *waker {
@@ -51,6 +54,9 @@ func newWaker(db *DB) *waker {
 
 func (w *waker) close() {
 	w.cancel()
+	w.mu.Lock()
+	w.closed = true
+	w.mu.Unlock()
 	w.done.Wait()
 }
 
@@ -72,7 +78,11 @@ func (w *waker) stop(turns []string) {
 		return
 	}
 	w.callStops(turns)
-	w.done.Go(func() { w.send(channelStops, turns) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed { // who closes waits for those that have begun
+		w.done.Go(func() { w.send(channelStops, turns) })
+	}
 }
 
 // notify sends the changed threads, at once after a pause and then at most once an interval.
@@ -143,7 +153,7 @@ func (w *waker) listenOnce(ctx context.Context) error {
 	w.mu.Unlock()
 	w.wakeFeeds(all)
 	for {
-		n, err := conn.WaitForNotification(ctx)
+		n, err := waitOrPing(ctx, conn)
 		if err != nil {
 			return err
 		}
@@ -153,6 +163,25 @@ func (w *waker) listenOnce(ctx context.Context) error {
 			w.wakeFeeds(ids)
 		case channelStops:
 			w.callStops(ids)
+		}
+	}
+}
+
+// waitOrPing waits for a notification, and asks now and then whether the connection is still whole: one that broke without a
+// word looks like a silent one.
+func waitOrPing(ctx context.Context, conn *pgx.Conn) (*pgconn.Notification, error) {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, pingInterval)
+		n, err := conn.WaitForNotification(bounded)
+		cancel()
+		if err == nil || ctx.Err() != nil || !pgconn.Timeout(err) {
+			return n, err
+		}
+		bounded, cancel = context.WithTimeout(ctx, lookInterval)
+		err = conn.Ping(bounded)
+		cancel()
+		if err != nil {
+			return nil, err
 		}
 	}
 }
@@ -217,7 +246,8 @@ func (w *waker) lookForStops(ctx context.Context) {
 		if len(turns) == 0 {
 			continue
 		}
-		rows, _ := w.db.pool.Query(ctx, `
+		bounded, cancel := context.WithTimeout(ctx, lookInterval)
+		rows, _ := w.db.pool.Query(bounded, `
 			SELECT t.id
 			FROM turns t
 			JOIN runs r ON r.thread_id = t.thread_id
@@ -227,5 +257,6 @@ func (w *waker) lookForStops(ctx context.Context) {
 		if ids, err := pgx.CollectRows(rows, pgx.RowTo[string]); err == nil {
 			w.callStops(ids)
 		}
+		cancel()
 	}
 }

@@ -2,12 +2,13 @@ package store
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"bobbin/thread"
 )
 
 // Worker is this process's entry among the workers. While it lives it holds an advisory lock on a connection of its own:
@@ -65,7 +66,7 @@ func (w *Worker) enter(ctx context.Context) (*pgx.Conn, error) {
 // hold keeps the connection alive, and enters again when it is lost.
 func (w *Worker) hold(ctx context.Context, conn *pgx.Conn) {
 	for {
-		_, err := conn.WaitForNotification(ctx) // it listens to nothing, so it returns when the connection ends
+		_, err := waitOrPing(ctx, conn) // it listens to nothing, so it returns when the connection ends
 		if ctx.Err() != nil {
 			w.leave(conn)
 			return
@@ -94,9 +95,37 @@ func (w *Worker) leave(conn *pgx.Conn) {
 
 func queueAttempt(b *pgx.Batch, a Attempt) {
 	b.Queue(`
-		INSERT INTO attempts (worker_id, turn_id, workflow_id, run_id, activity_id)
-		VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT DO NOTHING`, a.WorkerID, a.TurnID, a.WorkflowID, a.RunID, a.ActivityID)
+		INSERT INTO attempts (worker_id, turn_id, workflow_id, run_id, activity_id, number)
+		VALUES ($1, $2, $3, $4, $5, $6)
+		ON CONFLICT (run_id, activity_id) DO UPDATE
+		SET worker_id = EXCLUDED.worker_id, number = EXCLUDED.number, started_at = EXCLUDED.started_at
+		WHERE attempts.number <= EXCLUDED.number`, a.WorkerID, a.TurnID, a.WorkflowID, a.RunID, a.ActivityID, a.Number)
+}
+
+// lives is true of a worker w that holds its lock; @class is workerLockClass.
+const lives = `EXISTS (
+	SELECT FROM pg_locks l
+	WHERE l.locktype = 'advisory' AND l.classid = @class AND l.objid = w.lock_key AND l.objsubid = 2
+	  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))`
+
+// running sets how long each started call of a turn has been running, by round and index, where its worker lives.
+func (db *DB) running(ctx context.Context, turnID string, calls []thread.Call) error {
+	rows, _ := db.pool.Query(ctx, `
+		SELECT c.round, c.idx, clock_timestamp() - c.started_at
+		FROM calls c
+		JOIN workers w ON w.id = c.worker_id
+		WHERE c.turn_id = @turn AND c.state = 'started' AND `+lives, pgx.NamedArgs{"turn": turnID, "class": workerLockClass})
+	var round, index int
+	var since time.Duration
+	_, err := pgx.ForEachRow(rows, []any{&round, &index, &since}, func() error {
+		for i := range calls {
+			if calls[i].Round == round && calls[i].Index == index {
+				calls[i].RunningFor = max(since, 1)
+			}
+		}
+		return nil
+	})
+	return err
 }
 
 // BeginAttempt records that an activity drives a turn.
@@ -110,30 +139,32 @@ func (db *DB) BeginAttempt(ctx context.Context, a Attempt) error {
 func (db *DB) EndAttempt(ctx context.Context, a Attempt) error {
 	_, err := db.pool.Exec(ctx, `
 		WITH gone AS (
-			DELETE FROM attempts WHERE run_id = $1 AND activity_id = $2 AND worker_id = $3
+			DELETE FROM attempts WHERE run_id = $1 AND activity_id = $2 AND worker_id = $3 AND number = $4
 		)
-		UPDATE turns SET driven_at = clock_timestamp() WHERE id = $4`, a.RunID, a.ActivityID, a.WorkerID, a.TurnID)
+		UPDATE turns SET driven_at = clock_timestamp() WHERE id = $5`, a.RunID, a.ActivityID, a.WorkerID, a.Number, a.TurnID)
 	return wrap("end attempt", err)
 }
 
-// DeadAttempts removes and returns the attempts of workers that died, or that have no entry any more. Each is returned to one caller only; one that is
-// lost after that is found by Temporal's heartbeat time-out.
+// DeadAttempts removes and returns the attempts of workers that died, or that have no entry any more. Each is returned to
+// one caller only; one that is lost after that is found by Temporal's heartbeat time-out. Right after a start of Postgres it
+// returns none: all locks are gone with the old server, and the workers that live take theirs again.
 func (db *DB) DeadAttempts(ctx context.Context) ([]Attempt, error) {
-	rows, _ := db.pool.Query(ctx, fmt.Sprintf(`
-		WITH dead AS (
+	rows, _ := db.pool.Query(ctx, `
+		WITH settled AS (
+			SELECT pg_postmaster_start_time() < clock_timestamp() - @again::interval AS ok
+		), dead AS (
 			SELECT w.id
 			FROM workers w
-			WHERE NOT EXISTS (
-				SELECT FROM pg_locks l
-				WHERE l.locktype = 'advisory' AND l.classid = %d AND l.objid = w.lock_key AND l.objsubid = 2
-				  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+			WHERE NOT `+lives+` AND (SELECT ok FROM settled)
 			FOR UPDATE SKIP LOCKED
 		), gone AS (
 			DELETE FROM workers w USING dead WHERE w.id = dead.id
 		)
 		DELETE FROM attempts a
-		WHERE a.worker_id IN (SELECT id FROM dead) OR NOT EXISTS (SELECT FROM workers w WHERE w.id = a.worker_id)
-		RETURNING a.worker_id, a.turn_id, a.workflow_id, a.run_id, a.activity_id`, workerLockClass))
+		WHERE a.worker_id IN (SELECT id FROM dead)
+		   OR NOT EXISTS (SELECT FROM workers w WHERE w.id = a.worker_id) AND (SELECT ok FROM settled)
+		RETURNING a.worker_id, a.turn_id, a.workflow_id, a.run_id, a.activity_id, a.number`,
+		pgx.NamedArgs{"again": 3 * reconnectDelay, "class": workerLockClass})
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Attempt])
 	return list, wrap("find dead attempts", err)
 }

@@ -1,5 +1,7 @@
 package thread
 
+import "time"
+
 // A Session is the ordered transcript that the model is shown. A tool call lives inside the entry that asked for it,
 // together with its result, so no order of entries can part the two.
 type Session struct {
@@ -41,6 +43,9 @@ type Call struct {
 	Arguments string // JSON as the model wrote it, perhaps not valid
 	State     CallState
 	Result    string // what the model reads; empty until the call has one
+	// RunningFor is how long a started call has been running on a worker that lives, so that its result may still come. 0: it
+	// does not run.
+	RunningFor time.Duration
 }
 
 // Key is the same for every attempt of a call, and unique.
