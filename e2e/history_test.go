@@ -128,6 +128,7 @@ func TestAThreadThatRollsOverAgainAndAgainLosesDoublesAndMovesNothing(t *testing
 	h := furnish(t, "BOBBIN_HISTORY_ROLL_OVER=60")
 	c := h.chat(scripted.Echo)
 	first := c.start("first")
+	c.answered(first.TurnID) // the thread's workflow is there to be nudged
 	var last accepted
 	for i := range turns {
 		last = c.send(fmt.Sprintf("turn-%d;", i), replyTo(first.Message.ID))
