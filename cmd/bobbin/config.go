@@ -56,6 +56,7 @@ type config struct {
 	WrapUp         time.Duration `env:"BOBBIN_WRAP_UP_DURATION" envDefault:"2m"`
 	TakeTimeout    time.Duration `env:"BOBBIN_TAKE_TIMEOUT" envDefault:"2s"`
 	MaxAttachments int           `env:"BOBBIN_MAX_ATTACHMENTS" envDefault:"10"`
+	MaxText        int           `env:"BOBBIN_MAX_TEXT" envDefault:"200000"`
 
 	StintRounds   int           `env:"BOBBIN_STINT_MAX_ROUNDS" envDefault:"20"`
 	StintDuration time.Duration `env:"BOBBIN_STINT_MAX_DURATION" envDefault:"60s"`
@@ -133,7 +134,7 @@ func (c config) check(name string) (wrong []string) {
 	_, port, err := net.SplitHostPort(c.Addr)
 	rule(err == nil && port != "", "BOBBIN_ADDR: want host:port, got %q", c.Addr)
 	for field, n := range map[string]int{
-		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments,
+		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments, "BOBBIN_MAX_TEXT": c.MaxText,
 		"BOBBIN_STINT_MAX_ROUNDS": c.StintRounds, "BOBBIN_WORKER_STINTS": c.Stints, "BOBBIN_DATABASE_CONNECTIONS": c.MaxConns,
 	} {
 		rule(n > 0, "%s: want at least 1, got %d", field, n)
@@ -168,7 +169,7 @@ func (c config) check(name string) (wrong []string) {
 
 func (c config) store() store.Config {
 	return store.Config{
-		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments,
+		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments, MaxText: c.MaxText,
 		EventRetention: c.EventRetention,
 	}
 }
