@@ -124,11 +124,11 @@ func (a *accept) decide() (Accepted, error) {
 	switch {
 	case a.in.Delivery == thread.DeliverSteer:
 		return a.steerOnly()
-	case interrupt && a.turnID != "":
+	case interrupt && a.runningID != "":
 		return a.interrupt()
-	case a.turnID == "" && (a.head == nil || interrupt):
+	case a.runningID == "" && (a.head == nil || interrupt):
 		return a.startTurn()
-	case a.turnID == "" && a.wakesRetry():
+	case a.runningID == "" && a.wakesRetry():
 		return a.wakeRetry()
 	case a.steers():
 		return a.steer()
@@ -140,7 +140,7 @@ func (a *accept) decide() (Accepted, error) {
 
 func (a *accept) steerOnly() (Accepted, error) {
 	switch {
-	case a.turnID == "":
+	case a.runningID == "":
 		return Accepted{}, thread.ErrNoRunningTurn
 	case a.stopping:
 		return Accepted{}, thread.ErrStopping
@@ -151,7 +151,7 @@ func (a *accept) steerOnly() (Accepted, error) {
 }
 
 func (a *accept) steers() bool {
-	return a.turnID != "" && !a.stopping && a.head == nil && a.in.Delivery != thread.DeliverTurn &&
+	return a.runningID != "" && !a.stopping && a.head == nil && a.in.Delivery != thread.DeliverTurn &&
 		a.in.Channel == a.running.ReplyChannel && thread.ProfileOf(a.in.Channel).Steering &&
 		a.in.ReplyTo == "" && (a.in.Mode == "" || a.in.Mode == thread.Chat)
 }
@@ -200,11 +200,11 @@ func (a *accept) wakeRetry() (Accepted, error) {
 func (a *accept) steer() (Accepted, error) {
 	m, err := a.steering, error(nil)
 	if m == nil {
-		m, err = a.newSteering(a.turnID)
+		m, err = a.newSteering(a.runningID)
 	} else {
 		err = a.appendTo(m)
 	}
-	return Accepted{Message: m, Disposition: thread.DisposedSteering, TurnID: a.turnID}, err
+	return Accepted{Message: m, Disposition: thread.DisposedSteering, TurnID: a.runningID}, err
 }
 
 func (a *accept) join(turn *turnRow, m *thread.Message) (Accepted, error) {

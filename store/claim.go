@@ -43,7 +43,7 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 		t.point(ctx, PointClaim)
 		b := &pgx.Batch{}
 		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: count, Now: t.now, Archived: h.archived}
-		ran := h.turnID != ""
+		ran := h.runningID != ""
 		switch out.Conversation = t.claimNext(b, h); {
 		case out.Conversation != nil && !ran:
 			out.Waiting-- // the one that was claimed
@@ -52,7 +52,7 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 		}
 		for _, turn := range background {
 			if turn.Status == thread.TurnQueued && !h.archived {
-				t.start(b, turn)
+				t.setRunning(b, turn)
 			}
 			if turn.Status == thread.TurnRunning {
 				out.Background = append(out.Background, turn.Turn)
@@ -68,7 +68,7 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 
 // claimNext returns the turn that the run row names, after claiming the next due one if it names none.
 func (t *tx) claimNext(b *pgx.Batch, h *held) *thread.Turn {
-	if h.turnID != "" {
+	if h.runningID != "" {
 		return &h.running.Turn
 	}
 	turn := h.due(t.now)
@@ -81,9 +81,9 @@ func (t *tx) claimNext(b *pgx.Batch, h *held) *thread.Turn {
 
 // claim makes the run row name turn, and delivers m, the request it waited with (nil: a retry, which has its request).
 func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
-	t.start(b, turn)
+	t.setRunning(b, turn)
 	b.Queue(`UPDATE runs SET turn_id = $2, stopping = false WHERE thread_id = $1`, h.threadID, turn.ID)
-	h.turnID, h.stopping, h.running = turn.ID, false, turn
+	h.runningID, h.stopping, h.running = turn.ID, false, turn
 	if m != nil {
 		t.deliver(b, m, turn)
 	} else {
@@ -106,9 +106,9 @@ func (t *tx) takeUpAgain(b *pgx.Batch, turn *turnRow) {
 		pgx.NamedArgs{"session": sessionID(&turn.Turn), "turn": turn.ID})
 }
 
-// start moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
+// setRunning moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
 // attempts go on counting, so that no delta of an earlier claim passes for one of this.
-func (t *tx) start(b *pgx.Batch, turn *turnRow) {
+func (t *tx) setRunning(b *pgx.Batch, turn *turnRow) {
 	turn.Status, turn.retryAt = thread.TurnRunning, nil
 	turn.Attempt++
 	if turn.StartedAt == nil {

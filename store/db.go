@@ -185,9 +185,9 @@ func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) (ma
 		return t.committing, err
 	}
 	t.rollback(ctx) // of what decided to write nothing
-	db.wake.stop(t.stops)
+	db.wake.tellStops(t.stops)
 	if len(t.events) > 0 {
-		db.wake.thread(t.stream)
+		db.wake.tellEvents(t.stream)
 	}
 	for _, n := range t.nudges {
 		if db.cfg.OnNudge != nil {

@@ -147,7 +147,7 @@ func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) bool
 	d.failing = false
 	d.restore(w.held)
 	for id := range w.threads {
-		d.db.wake.thread(id)
+		d.db.wake.tellEvents(id)
 	}
 	return len(w.held) == 0
 }

@@ -91,7 +91,7 @@ func (e *end) recorded(attempt int) Ended {
 		turn.Status = thread.TurnQueued
 	}
 	out := Ended{Status: turn.Status, Turn: &turn}
-	if e.turn.nextTurnID == "" || e.turn.nextTurnID != e.turnID {
+	if e.turn.nextTurnID == "" || e.turn.nextTurnID != e.runningID {
 		return out // nothing followed, or what followed has ended too
 	}
 	out.Next = &e.running.Turn
@@ -99,7 +99,7 @@ func (e *end) recorded(attempt int) Ended {
 }
 
 func (e *end) decide(o Outcome) Ended {
-	stopping := e.stopping && e.turn.ID == e.turnID || e.turn.stopping
+	stopping := e.stopping && e.turn.ID == e.runningID || e.turn.stopping
 	switch {
 	case stopping:
 		e.settle(thread.TurnCancelled, nil)
@@ -254,7 +254,7 @@ func (e *end) next() Ended {
 		return out
 	}
 	e.b.Queue(`UPDATE runs SET turn_id = NULL, stopping = false WHERE thread_id = $1`, e.threadID)
-	e.turnID, e.stopping, e.running = "", false, nil
+	e.runningID, e.stopping, e.running = "", false, nil
 	if e.steering != nil && e.turn.Status != thread.TurnQueued {
 		e.moveSteering(e.b, e.held, e.frontRank(), e.turn.ID)
 	}

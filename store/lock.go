@@ -16,9 +16,9 @@ type held struct {
 	home     bool
 	archived bool
 
-	turnID   string // the conversation turn that the run row names
-	stopping bool
-	running  *turnRow
+	runningID string // the conversation turn that the run row names
+	stopping  bool
+	running   *turnRow
 
 	steeringID int64 // 0: nothing is queued
 	steering   *thread.Message
@@ -51,7 +51,7 @@ func (h *held) queueLocks(b *pgx.Batch) {
 		SELECT COALESCE(turn_id, ''), stopping
 		FROM runs
 		WHERE thread_id = $1
-		FOR NO KEY UPDATE`, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.turnID, &h.stopping) })
+		FOR NO KEY UPDATE`, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.runningID, &h.stopping) })
 	b.Queue(`
 		SELECT id
 		FROM steering

@@ -215,7 +215,7 @@ func (db *DB) FailAttempt(ctx context.Context, ref TurnRef, attempt int) (next i
 	var partial bool
 	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &partial) }
 	err = db.fenced(ctx, "fail attempt", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
-		if next = attempt; turn.attempts != attempt {
+		if next = attempt; turn.modelAttempts != attempt {
 			return nil
 		}
 		next++

@@ -33,16 +33,16 @@ func scanMessage(r pgx.Row) (*thread.Message, error) {
 // turnRow is a turn with what only the store needs.
 type turnRow struct {
 	thread.Turn
-	rank       int64
-	failures   int
-	retryAt    *time.Time
-	stopping   bool
-	historyEnd int64
-	steps      int
-	nextTurnID string
-	urgent     bool // an interrupt made it
-	barren     int  // stints in a row that wrote nothing
-	attempts   int  // model attempts, which deltas are told apart by
+	rank          int64
+	failures      int
+	retryAt       *time.Time
+	stopping      bool
+	historyEnd    int64
+	steps         int
+	nextTurnID    string
+	urgent        bool // an interrupt made it
+	barren        int  // stints in a row that wrote nothing
+	modelAttempts int  // model attempts, which deltas are told apart by
 
 	limit thread.Counters
 }
@@ -65,7 +65,7 @@ func scanTurn(r pgx.Row) (*turnRow, error) {
 		&t.steps, &t.Usage.InputTokens, &t.Usage.OutputTokens, &t.Usage.CostUSD, &t.Answer, &t.nextTurnID,
 		&e.Code, &e.Detail,
 		&since, &t.limit.Rounds, &t.limit.ToolCalls, &t.limit.EmptyRetries, &t.limit.MalformedRetries, &t.limit.ToolFailures,
-		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.attempts, &now)
+		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.modelAttempts, &now)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 		if turn.Attempt != attempt {
 			return thread.ErrFenced
 		}
-		shownAs = turn.attempts + 1
+		shownAs = turn.modelAttempts + 1
 		b.Queue(`
 			UPDATE turns
 			SET model_attempts = model_attempts + 1, driven_at = $2, barren = barren + CASE
@@ -103,7 +103,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 	if fenced {
 		return nil, wrap("load turn", thread.ErrFenced)
 	}
-	w.Turn, w.Counters, w.ModelAttempt, w.Barren = turn.Turn, turn.limit, turn.attempts, turn.barren
+	w.Turn, w.Counters, w.ModelAttempt, w.Barren = turn.Turn, turn.limit, turn.modelAttempts, turn.barren
 	w.Answered, w.LastRound = last.outcome == RoundAnswer, last.outcome
 	w.Session.End = sessionEnd(w)
 	for _, e := range w.Session.Entries {

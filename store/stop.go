@@ -69,11 +69,11 @@ func (s *stop) run(ctx context.Context, ownerID, threadID string, scope Scope) e
 
 func (s *stop) conversation() {
 	switch {
-	case s.turnID != "":
+	case s.runningID != "":
 		if !s.stopping {
 			s.setStopping(s.b, s.held)
 		}
-		s.out.Turns = append(s.out.Turns, s.turnID)
+		s.out.Turns = append(s.out.Turns, s.runningID)
 	case s.head != nil && s.head.failures > 0: // it failed, and would go on by itself
 		s.cancel(s.b, s.held, s.head)
 		s.out.Turns = append(s.out.Turns, s.head.ID)
@@ -86,7 +86,7 @@ func (s *stop) conversation() {
 func (s *stop) others(turns []*turnRow, messages []*thread.Message) {
 	for _, turn := range turns {
 		switch {
-		case turn.ID == s.turnID, s.head != nil && turn.ID == s.head.ID && s.head.Status == thread.TurnCancelled:
+		case turn.ID == s.runningID, s.head != nil && turn.ID == s.head.ID && s.head.Status == thread.TurnCancelled:
 		case turn.Status == thread.TurnRunning:
 			s.stopBackground(s.b, turn)
 			s.out.Turns = append(s.out.Turns, turn.ID)
@@ -118,9 +118,9 @@ func queueLive(b *pgx.Batch, threadID string, turns *[]*turnRow, messages *[]*th
 func (t *tx) setStopping(b *pgx.Batch, h *held) {
 	h.stopping = true
 	b.Queue(`UPDATE runs SET stopping = true WHERE thread_id = $1`, h.threadID)
-	t.phase(h.turnID, thread.PhaseStopping)
-	t.nudge(NudgeStop, h.turnID)
-	t.stops = append(t.stops, h.turnID)
+	t.phase(h.runningID, thread.PhaseStopping)
+	t.nudge(NudgeStop, h.runningID)
+	t.stops = append(t.stops, h.runningID)
 }
 
 func (t *tx) stopBackground(b *pgx.Batch, turn *turnRow) {
@@ -163,7 +163,7 @@ func (db *DB) Cancel(ctx context.Context, ownerID, turnID string) (Stopped, erro
 		switch {
 		case len(turns) == 0:
 			return thread.ErrConflict
-		case turnID == h.turnID:
+		case turnID == h.runningID:
 			s.conversation()
 		default:
 			s.others(turns, messages)

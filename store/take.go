@@ -64,7 +64,7 @@ func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry,
 		return nil, err
 	}
 	t.point(ctx, PointTake)
-	if h.turnID != turnID || h.stopping || h.archived {
+	if h.runningID != turnID || h.stopping || h.archived {
 		return nil, thread.ErrFenced
 	}
 	if m := h.steering; answered || m == nil || len(m.Attachments) > 0 || len(m.Mentions) > 0 {

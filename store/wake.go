@@ -60,8 +60,8 @@ func (w *waker) close() {
 	w.done.Wait()
 }
 
-// thread says that a thread has new events.
-func (w *waker) thread(id string) {
+// tellEvents says that a thread has new events.
+func (w *waker) tellEvents(id string) {
 	w.mu.Lock()
 	w.changed[id] = true
 	w.mu.Unlock()
@@ -72,8 +72,8 @@ func (w *waker) thread(id string) {
 	}
 }
 
-// stop says that turns have been told to stop. It does not wait for others to hear of it.
-func (w *waker) stop(turns []string) {
+// tellStops says that turns have been told to stop. It does not wait for others to hear of it.
+func (w *waker) tellStops(turns []string) {
 	if len(turns) == 0 {
 		return
 	}

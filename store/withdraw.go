@@ -92,7 +92,7 @@ func (t *tx) cancel(b *pgx.Batch, h *held, turn *turnRow) {
 	if turn.Attempt > 0 { // it waits for a retry: its calls are open
 		t.interrupt(b, turn.ID)
 	}
-	if h.turnID == "" && h.last != nil && h.last.ID != turn.ID {
+	if h.runningID == "" && h.last != nil && h.last.ID != turn.ID {
 		t.nudge(NudgeWork, turn.ID)
 	}
 	turn.Status, turn.FinishedAt = thread.TurnCancelled, &t.now
