@@ -2,6 +2,7 @@ package activities
 
 import (
 	"context"
+	"log/slog"
 
 	"bobbin/contract"
 	"bobbin/store"
@@ -19,6 +20,9 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 		return contract.Ended{}, failure(err)
 	}
 	usage := ended.Turn.Usage
+	if in.Fail != "" {
+		slog.Warn("turn failed", "turn", in.Turn.ID, "thread", in.Turn.ThreadID, "code", string(in.Fail), "status", string(ended.Status))
+	}
 	return contract.Ended{
 		Status: ended.Status, Next: turnRef(ended.Next), Rounds: ended.Turn.Rounds, Tokens: usage.InputTokens + usage.OutputTokens,
 		CostUSD: usage.CostUSD,
@@ -27,8 +31,8 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 
 // details says what a fail code means, and what can be done.
 var details = map[thread.FailCode]string{
-	thread.FailModelUnavailable: "The model's provider did not answer, also after retries. Try again later.",
-	thread.FailModelInvalid:     "The model's provider refused the request as invalid. Check the model's name and the provider's address.",
+	thread.FailModelUnavailable: "The model's provider could not be reached, is overloaded or limits the rate, also after retries. Try again later.",
+	thread.FailModelInvalid:     "The model's provider refused the request. Check the API key, the model's name and the provider's address.",
 	thread.FailModelFiltered:    "The model provider's content filter refused to answer. Ask differently.",
 	thread.FailModelQuota:       "The account at the model's provider has no credit left.",
 	thread.FailContextTooLong:   "The conversation is longer than the model can read. Start a fresh thread.",

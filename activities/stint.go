@@ -173,7 +173,20 @@ func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		return reply, agent.ErrTimeUp
 	}
+	if failed := thread.AsModelError(err); failed != nil {
+		activity.GetLogger(ctx).Warn("model call failed", "turn", s.turn.ID, "round", round, "kind", string(failed.Kind),
+			"status", failed.Status, "code", failed.Code, "cause", causeOf(failed))
+	}
 	return reply, err
+}
+
+// causeOf names what went wrong on the way to the provider, such as a refused connection; addresses, and nothing that was
+// said, are in such errors.
+func causeOf(e *thread.ModelError) string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
 }
 
 func (s *stint) failed(ctx context.Context) error {

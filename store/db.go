@@ -306,6 +306,9 @@ func disconnected(err error) bool {
 
 // unavailable sorts a Postgres code: trouble of the connection, resources or an operator passes, the rest is ours.
 func unavailable(code string) error {
+	if err, ok := setup[code]; ok {
+		return err
+	}
 	switch code[:2] {
 	case "08", "53", "57", "58", "40", "25", "55":
 		return thread.ErrUnavailable
@@ -314,6 +317,14 @@ func unavailable(code string) error {
 }
 
 var errInternal = errors.New("a statement failed")
+
+// setup is what an operator has to mend.
+var setup = map[string]error{
+	"3D000": errors.New("the database does not exist"),
+	"28000": errors.New("the role does not exist or may not log in"),
+	"28P01": errors.New("the password is wrong"),
+	"42P01": errors.New("the schema is not there: run bobbin migrate"),
+}
 
 func sentinel(err error) bool {
 	for _, s := range []error{

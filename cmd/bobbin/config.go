@@ -157,6 +157,10 @@ func (c config) check(name string) (wrong []string) {
 	if name == "api" || name == "worker" || name == "migrate" {
 		rule(c.TemporalAddress != "", "TEMPORAL_ADDRESS: want host:port of a Temporal frontend")
 	}
+	if c.TemporalAddress != "" {
+		_, _, err := net.SplitHostPort(c.TemporalAddress)
+		rule(err == nil && !strings.Contains(c.TemporalAddress, "/"), "TEMPORAL_ADDRESS: want host:port, got %q", c.TemporalAddress)
+	}
 	if name == "worker" {
 		rule(c.OpenAIKey != "" || c.OpenAIURL != "", "OPENAI_API_KEY: want a key, or OPENAI_BASE_URL of a server that needs none")
 	}

@@ -32,7 +32,24 @@ type dev struct {
 	ui      string
 	model   string
 	stops   []func() // in the order of starting
+	parts   []part   // servers that were started here
 	started time.Time
+}
+
+// part is a server that was started here.
+type part struct {
+	name string
+	done <-chan struct{}
+}
+
+// watch ends dev when the part ends by itself: the data is whole, and the next start brings all up again.
+func (p part) watch(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.done:
+		return fmt.Errorf("%s has ended by itself; stopping. The data is kept: start again", p.name)
+	}
 }
 
 // runDev runs everything in one process group: what DATABASE_URL, TEMPORAL_ADDRESS and OPENAI_* name is used, the rest is
@@ -79,6 +96,7 @@ func (d *dev) postgres(ctx context.Context) error {
 		return fmt.Errorf("postgres: %w", err)
 	}
 	d.stopping(srv.Stop)
+	d.parts = append(d.parts, part{"Postgres", srv.Done()})
 	d.cfg.DatabaseURL = srv.DSN()
 	d.say("Postgres %s keeps its data in %s", srv.Version(), srv.Dir())
 	return nil
@@ -100,6 +118,7 @@ func (d *dev) temporal(ctx context.Context) error {
 		return fmt.Errorf("temporal: %w", err)
 	}
 	d.stopping(srv.Stop)
+	d.parts = append(d.parts, part{"Temporal", srv.Done()})
 	d.cfg.TemporalAddress, d.ui = srv.Address(), srv.UIURL()
 	return nil
 }
@@ -149,10 +168,15 @@ func (d *dev) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return p.run(ctx,
+	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) },
 		func(ctx context.Context) error { return p.serve(ctx, l) },
-		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil })
+		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil },
+	}
+	for _, started := range d.parts {
+		parts = append(parts, started.watch)
+	}
+	return p.run(ctx, parts...)
 }
 
 // listen takes the configured address, or another port where that is in use.
@@ -193,6 +217,11 @@ func (d *dev) welcome(a net.Addr) {
 			"  curl -H 'Authorization: Bearer "+devKey+"' -H 'Content-Type: application/json' \\",
 			"       -d '{\"text\": \"Work slowly for 20 seconds\"}' "+url+"/v1/threads/home/messages",
 			"  curl -N -H 'Authorization: Bearer "+devKey+"' '"+url+"/v1/threads/home/events?after=0'", "")
+	}
+	if !loopback(a) {
+		lines = append(lines,
+			"The key "+devKey+" is accepted on a loopback address alone. For one of your own:", "",
+			"  DATABASE_URL='"+d.cfg.DatabaseURL+"' bin/bobbin key create OWNER", "")
 	}
 	lines = append(lines, "Ctrl-C stops everything; the data stays in "+d.cfg.DataDir+".", "")
 	fmt.Println(strings.Join(lines, "\n"))

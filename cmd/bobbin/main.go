@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 )
 
@@ -53,8 +54,15 @@ func run(ctx context.Context, args []string) error {
 		usage(os.Stdout)
 		return nil
 	}
+	if slices.ContainsFunc(args, func(a string) bool { return a == "help" || a == "-h" || a == "--help" }) {
+		usage(os.Stdout)
+		return nil
+	}
 	for _, c := range commands() {
 		if c.name == args[0] {
+			if c.args == "" && len(args) > 1 {
+				return fmt.Errorf("bobbin %s takes no arguments, got %q", c.name, args[1:])
+			}
 			cfg, err := readConfig(c.name)
 			if err != nil {
 				return err

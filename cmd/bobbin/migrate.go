@@ -17,7 +17,7 @@ import (
 // runMigrate brings the schema and Temporal's search attributes to this version. It may run any number of times, and at
 // the same time elsewhere.
 func runMigrate(ctx context.Context, cfg config, _ []string) error {
-	_, err := persist(ctx, "Postgres (DATABASE_URL)", func() (struct{}, error) { return struct{}{}, store.Migrate(ctx, cfg.DatabaseURL) })
+	_, err := persist(ctx, "Postgres (DATABASE_URL)", func() (struct{}, error) { return struct{}{}, store.Migrate(ctx, cfg.DatabaseURL) }, passes)
 	if err != nil {
 		return err
 	}

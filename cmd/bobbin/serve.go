@@ -9,12 +9,15 @@ import (
 	"sync"
 	"time"
 
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 
 	"bobbin/api"
 	"bobbin/relay"
 	"bobbin/store"
+	"bobbin/thread"
 	"bobbin/worker"
 )
 
@@ -23,7 +26,7 @@ const retryEvery = 2 * time.Second
 
 // openStore connects to Postgres, and tries again until ctx ends: in a cluster the parts start in any order.
 func openStore(ctx context.Context, cfg store.Config) (*store.DB, error) {
-	return persist(ctx, "Postgres (DATABASE_URL)", func() (*store.DB, error) { return store.Open(ctx, cfg) })
+	return persist(ctx, "Postgres (DATABASE_URL)", func() (*store.DB, error) { return store.Open(ctx, cfg) }, passes)
 }
 
 func dialTemporal(ctx context.Context, cfg config) (client.Client, error) {
@@ -31,13 +34,16 @@ func dialTemporal(ctx context.Context, cfg config) (client.Client, error) {
 		return client.DialContext(ctx, client.Options{
 			HostPort: cfg.TemporalAddress, Namespace: cfg.TemporalNamespace, Logger: quieter{sdklog.NewStructuredLogger(slog.Default())},
 		})
-	})
+	}, func(error) bool { return true })
 }
 
-func persist[T any](ctx context.Context, what string, connect func() (T, error)) (T, error) {
+// passes reports whether an error of the store may pass by itself. A missing database, say, does not.
+func passes(err error) bool { return errors.Is(err, thread.ErrUnavailable) }
+
+func persist[T any](ctx context.Context, what string, connect func() (T, error), passes func(error) bool) (T, error) {
 	for {
 		v, err := connect()
-		if err == nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil || !passes(err) {
 			return v, err
 		}
 		slog.Warn("not reached, trying again", "what", what, "every", retryEvery, "error", err)
@@ -59,12 +65,14 @@ type plant struct {
 	db       *store.DB
 	temporal client.Client
 	outbox   *relay.Relay
-	local    bool // the API takes devKey
+
+	namespace string
+	local     bool // the API takes devKey
 }
 
 // connect reaches Postgres and Temporal. close must be called.
 func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err error) {
-	p.outbox = relay.New()
+	p.outbox, p.namespace = relay.New(), cfg.TemporalNamespace
 	sc := cfg.store()
 	sc.OnNudge = p.outbox.Kick
 	if p.db, err = openStore(ctx, sc); err != nil {
@@ -104,7 +112,11 @@ func (p plant) serve(ctx context.Context, l net.Listener) error {
 	cfg := api.Config{
 		Store: p.db, Done: ctx.Done(), Version: version,
 		Ready: func(ctx context.Context) error {
-			if _, err := p.temporal.CheckHealth(ctx, &client.CheckHealthRequest{}); err != nil {
+			_, err := p.temporal.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: p.namespace})
+			if notFound := (*serviceerror.NamespaceNotFound)(nil); errors.As(err, &notFound) {
+				return errors.New("Temporal has no namespace of the name in TEMPORAL_NAMESPACE")
+			}
+			if err != nil {
 				return errors.New("Temporal does not answer")
 			}
 			return nil

@@ -71,8 +71,10 @@ var demoRules = []demoRule{
 	{regexp.MustCompile(`(?i)\bwhat (did|have) i (say|said|write|written)\b`), (*demo).recall},
 	{regexp.MustCompile(`(?is)^\W*call \S+`), (*demo).call},
 	{regexp.MustCompile(`(?i)\bfetch\b.*https?://`), (*demo).fetch},
-	{regexp.MustCompile(`(?i)\b(research|investigate|work|slowly)\b`), (*demo).work},
+	{asksForWork, (*demo).work},
 }
+
+var asksForWork = regexp.MustCompile(`(?i)\b(research|investigate|work|slowly)\b`)
 
 func (d *demo) answer(t turn) Reply {
 	if t.wantsSummary() {

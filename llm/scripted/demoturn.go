@@ -2,16 +2,18 @@ package scripted
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 )
 
-// A turn is what the demo sees in a request. A turn begins after the assistant's last message without calls.
+// A turn is what the demo sees in a request. A turn begins after the assistant's last message without calls, or after a call
+// that a stop cut off.
 type turn struct {
 	req      Request
-	ask      string   // what began the turn: the last message before the assistant's first in it, or the note if there is none
-	steering []string // what was loaded later in the turn
+	ask      string   // what began the turn: of the messages before the assistant's first in it the last that asks for work, else the last; or the note
+	steering []string // what was loaded later in the turn, or came right behind the ask
 	news     []string // the part of steering that the assistant has not seen before
 	earlier  []string // what people wrote before ask
 	rounds   int      // how often the assistant has called tools in the turn
@@ -20,12 +22,13 @@ type turn struct {
 func turnOf(r Request) turn {
 	start := 0
 	for i, m := range r.Messages {
-		if m.Role == "assistant" && len(m.Calls) == 0 {
+		if m.Role == "assistant" && len(m.Calls) == 0 || m.Role == "tool" && strings.Contains(m.Text, "turn ended") {
 			start = i + 1
 		}
 	}
 	t, note := turn{req: r}, ""
-	people, began := []string(nil), -1 // who wrote outside of the turn's rounds, and where last
+	var people []string // what was written outside of the turn's rounds
+	fresh := 0          // how many of them since the turn began
 	for i, m := range r.Messages {
 		switch {
 		case m.Role == "assistant" && i >= start:
@@ -37,14 +40,34 @@ func turnOf(r Request) turn {
 		case t.rounds > 0:
 			t.steering, t.news = append(t.steering, m.Text), append(t.news, m.Text)
 		default:
-			people, began = append(people, strings.TrimSpace(m.Text)), i
+			if people = append(people, strings.TrimSpace(m.Text)); i >= start {
+				fresh++
+			}
 		}
 	}
-	if n := len(people); n > 0 && began >= start {
-		t.ask, people = people[n-1], people[:n-1]
+	t.earlier = people
+	if fresh > 0 {
+		t.begin(people, len(people)-fresh)
 	}
-	t.earlier, t.ask = people, or(t.ask, note)
+	t.ask = or(t.ask, note)
 	return t
+}
+
+// begin finds the ask among the people's messages from first on. Those behind it came while it waited for its first round.
+func (t *turn) begin(people []string, first int) {
+	at := len(people) - 1
+	for i := len(people) - 1; i >= first; i-- {
+		if asksForWork.MatchString(people[i]) {
+			at = i
+			break
+		}
+	}
+	t.ask, t.earlier = people[at], people[:at]
+	behind := people[at+1:]
+	t.steering = append(slices.Clone(behind), t.steering...)
+	if t.rounds == 0 {
+		t.news = append(slices.Clone(behind), t.news...)
+	}
 }
 
 // lines splits messages at their blank lines, where Bobbin joined what came in a row.
