@@ -320,6 +320,42 @@ func TestAToolThatWasStartedAndForgottenFailsTheTurn(t *testing.T) {
 	require.Contains(t, calls(b.session())[0], "It may have taken effect")
 }
 
+// A worker that lost its task, because Temporal was away or it drains, still runs the tool.
+func TestAToolThatRunsOnAWorkerThatLivesIsWaitedFor(t *testing.T) {
+	b := setup(t, scripted.Rounds(scripted.Ask("send", `{}`), scripted.Say("Sent.")))
+	b.tools = []tools.Tool{sender("send", func(context.Context, tools.Call) (string, error) { panic("it runs elsewhere") })}
+	w := b.worker()
+	turn := b.start("Send it.")
+	ref := w.stint(turn).Tools[0]
+	alive, err := b.db.RegisterWorker(b.ctx())
+	require.NoError(t, err)
+	defer alive.Close()
+	at := store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}
+	call, ok, err := b.db.StartCall(b.ctx(), at, ref.Round, ref.Index, alive.ID)
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.Equal(t, contract.StintWait, w.stint(turn).Outcome)
+	call.State, call.Result = thread.CallSucceeded, "sent"
+	require.NoError(t, b.db.FinishCall(b.ctx(), at, call))
+	require.Equal(t, contract.StintAnswered, w.stint(turn).Outcome)
+}
+
+func TestATurnWhoseStintsWriteNothingFails(t *testing.T) {
+	b := setup(t, scripted.Always(scripted.Say("Never asked.")))
+	w := b.worker()
+	turn := b.start("Hello.")
+	for i := range 20 {
+		_, err := b.db.Begin(b.ctx(), store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}, turn.Attempt,
+			store.Attempt{TurnID: turn.ID, RunID: "run", ActivityID: "1", Number: i})
+		require.NoError(t, err)
+	}
+	res := w.stint(turn)
+	require.Equal(t, contract.StintFailed, res.Outcome)
+	require.Equal(t, thread.FailInternal, res.Fail)
+	require.Empty(t, b.model.Requests())
+	require.Equal(t, thread.TurnFailed, w.end(turn, res).Status)
+}
+
 func TestAStopLetsAToolWithSideEffectsFinishAndKeepsItsOutcome(t *testing.T) {
 	b := setup(t, scripted.Rounds(scripted.Ask("send", `{}`)))
 	running, release := make(chan struct{}), make(chan struct{})

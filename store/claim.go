@@ -14,7 +14,6 @@ import (
 type Claimed struct {
 	OwnerID      string
 	Conversation *thread.Turn  // the turn that the run row names; nil: none runs
-	Stopping     bool          // Conversation has been told to stop
 	Background   []thread.Turn // background turns that run, those claimed now among them
 	Waiting      int           // conversation turns that wait, and the message on the steering row
 	RetryAt      *time.Time    // when the next waiting turn may start, where that is what holds it back
@@ -42,7 +41,7 @@ func (db *DB) Claim(ctx context.Context, threadID string) (Claimed, error) {
 		}
 		t.point(ctx, PointClaim)
 		b := &pgx.Batch{}
-		out = Claimed{OwnerID: h.ownerID, Stopping: h.stopping, Waiting: count, Now: t.now, Archived: h.archived}
+		out = Claimed{OwnerID: h.ownerID, Waiting: count, Now: t.now, Archived: h.archived}
 		ran := h.runningID != ""
 		switch out.Conversation = t.claimNext(b, h); {
 		case out.Conversation != nil && !ran:

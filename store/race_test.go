@@ -425,7 +425,6 @@ func TestStopThenClaimStartsTheWaitingTurnOnlyAfterTheEnd(t *testing.T) {
 		func(db *store.DB) { claimed, errs[1] = db.Claim(b.ctx(), b.thread) })
 	require.Equal(t, [2]error{}, errs)
 	require.Equal(t, r.ref.ID, claimed.Conversation.ID)
-	require.True(t, claimed.Stopping)
 	require.Equal(t, one.TurnID, r.end(store.Outcome{}).Next.ID)
 }
 

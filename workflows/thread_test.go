@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,12 +156,11 @@ func TestThreadRunsToolsOfARoundAtOnceAndOnceEach(t *testing.T) {
 	b.stintsOf(contract.StintResult{Outcome: contract.StintTools, Tools: []contract.ToolRef{
 		{Turn: turn, Round: 1, Index: 0, Name: "send", Limit: time.Minute}, {Turn: turn, Round: 1, Index: 1, Name: "book", Limit: time.Minute},
 	}}, answered)
-	both := make(chan struct{}, 2)
+	var both sync.WaitGroup
+	both.Add(2)
 	b.tool = func(contract.ToolRef) error { // each waits for the other: one after the other would hang
-		both <- struct{}{}
-		for len(both) < 2 {
-			time.Sleep(time.Millisecond)
-		}
+		both.Done()
+		both.Wait()
 		return errors.New("its worker died: the next stint decides")
 	}
 	require.NoError(t, b.run(contract.ThreadInput{}))
