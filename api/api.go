@@ -105,6 +105,7 @@ func (a *api) operatorRoutes(e *gin.Engine) {
 		e.Handle(method, "/healthz", a.healthz)
 		e.Handle(method, "/readyz", a.readyz)
 	}
+	e.GET("/v1/openapi.yaml", a.openapi)
 	e.GET("/metrics", gin.WrapH(promhttp.HandlerFor(a.cfg.Metrics, promhttp.HandlerOpts{})))
 }
 

@@ -48,7 +48,7 @@ func (b *bundle) serve(db *store.DB, change ...func(*api.Config)) string {
 	for _, f := range change {
 		f(&cfg)
 	}
-	s := httptest.NewServer(api.New(cfg))
+	s := httptest.NewServer(watched(b.T, api.New(cfg)))
 	b.Cleanup(func() {
 		close(done)
 		s.Close()

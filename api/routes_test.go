@@ -130,6 +130,7 @@ func TestALoadedMessageCannotBeWithdrawn(t *testing.T) {
 	waiting := text(b.say(id, "more"), "message", "id")
 	b.work(id).take()
 	b.refused(409, "already_delivered", "DELETE", "/v1/messages/"+waiting, "")
+	b.refused(409, "already_delivered", "DELETE", "/v1/threads/"+id+"/steering", "")
 }
 
 func TestWithdrawingAWaitingTurnsMessageCancelsTheTurn(t *testing.T) {
@@ -375,7 +376,9 @@ func TestOperatorsNeedNoKey(t *testing.T) {
 	b := setup(t, func(c *api.Config) { c.Version = "v1.2.3" })
 	require.Equal(t, "v1.2.3", b.ok("GET", "/healthz", "", "Authorization", "")["version"])
 	require.Equal(t, "ready", b.ok("GET", "/readyz", "", "Authorization", "")["status"])
-	require.Equal(t, 200, b.do("HEAD", "/healthz", "", "Authorization", "").status)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		require.Equal(t, 200, b.do("HEAD", path, "", "Authorization", "").status)
+	}
 	b.say(b.open(), "hello there")
 	b.refused(404, "not_found", "GET", "/v1/turns/trn_secret", "")
 
@@ -402,6 +405,7 @@ func TestWithoutPostgresTheServerSaysSoAndWhenToComeBack(t *testing.T) {
 	b.db.Close()
 	a := b.refused(503, "unavailable", "GET", "/readyz", "")
 	require.Equal(t, []any{"postgres does not answer"}, a.body["missing"])
+	require.Equal(t, 503, b.do("HEAD", "/readyz", "").status)
 	for _, r := range everyRoute {
 		a := b.refused(503, "unavailable", r.method, r.path, r.body)
 		require.Equal(t, "1", a.header.Get("Retry-After"))
