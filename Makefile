@@ -22,6 +22,10 @@ test: deps ## run all tests, on a real Postgres and a real Temporal server
 	@go test -timeout 20m ./...
 	@go test -C devserver -trimpath -timeout 10m . # without -trimpath the whole server is compiled once more
 
+.PHONY: bench
+bench: deps ## measure it against bare loops on the same machine, eight minutes; ROWS=accept,stop for some rows
+	@go run ./bench -commit '$(VERSION)' $(if $(ROWS),-rows '$(ROWS)',-docs docs/benchmarks.md)
+
 .PHONY: build
 build: ## build bin/bobbin
 	@echo "Building $(BIN) (a minute or two at first) …"

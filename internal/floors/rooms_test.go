@@ -103,10 +103,10 @@ var owners = []owner{
 	{module: "go.temporal.io/api", rooms: temporal},
 	{module: "go.temporal.io/sdk", rooms: temporal},
 	// The worker registers activities and workflows under their names, with the options of these two packages; tests of
-	// workflows register activities in the test environment and replay histories; those of embedded/... run one workflow.
+	// workflows register activities in the test environment and replay histories; those of embedded/... run one workflow, and so does what Bobbin is measured against.
 	{module: "go.temporal.io/sdk/activity", rooms: []string{"activities", "worker"}, tests: []string{"workflows", "embedded/..."}},
-	{module: "go.temporal.io/sdk/workflow", rooms: []string{"workflows", "worker"}, tests: []string{"embedded/..."}},
-	{module: "go.temporal.io/sdk/worker", rooms: []string{"worker"}, tests: []string{"workflows", "embedded/..."}},
+	{module: "go.temporal.io/sdk/workflow", rooms: []string{"workflows", "worker", "bench/floor"}, tests: []string{"embedded/..."}},
+	{module: "go.temporal.io/sdk/worker", rooms: []string{"worker", "bench/floor"}, tests: []string{"workflows", "embedded/..."}},
 	{module: "go.temporal.io/sdk/client", rooms: []string{"activities", "relay", "worker", "cmd/bobbin", "e2e/...", "bench/...", "embedded/..."}, tests: []string{"workflows"}},
 	// Hundreds of modules: devserver has it, a module of its own.
 	{module: "go.temporal.io/server"},

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"bobbin/embedded/postgres"
+	"bobbin/embedded/temporal"
+)
+
+// patience bounds each wait. Nothing is decided by its passing, but that something is broken.
+const patience = 2 * time.Minute
+
+type options struct {
+	short   bool
+	reps    int
+	profile string
+}
+
+// A lab is what all rows share: a Postgres, a Temporal server in it, the binary, the provider and the tools.
+type lab struct {
+	options
+	dir      string
+	admin    string // DSN of the server's own database
+	postgres *postgres.Server
+	temporal *temporal.Server
+	binary   string
+	model    *model
+	tools    *toolServer
+	houses   []*house
+}
+
+// open starts all that rows share. close must be called.
+func open(ctx context.Context, o options) (_ *lab, err error) {
+	l := &lab{options: o}
+	if o.short {
+		l.reps = 1
+	}
+	if l.dir, err = os.MkdirTemp("", "bobbin-bench-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	l.say("building the binary …")
+	l.binary = filepath.Join(l.dir, "bobbin")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", l.binary, "bobbin/cmd/bobbin").CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build: %w\n%s", err, out)
+	}
+	if err := l.openServers(ctx); err != nil {
+		return nil, err
+	}
+	if l.model, err = openModel(); err != nil {
+		return nil, err
+	}
+	l.tools, err = openTools()
+	return l, err
+}
+
+func (l *lab) openServers(ctx context.Context) (err error) {
+	l.say("starting Postgres and Temporal …")
+	if l.short {
+		l.admin, err = postgres.Shared(ctx)
+	} else if l.postgres, err = postgres.Start(ctx, postgres.Config{Dir: filepath.Join(l.dir, "postgres"), Log: l.say}); err == nil {
+		l.admin = l.postgres.DSN()
+	}
+	if err != nil {
+		return err
+	}
+	cfg := temporal.Config{
+		Dir: filepath.Join(l.dir, "temporal"), Namespace: "default", Headless: true, Log: l.say,
+		Program: os.Getenv("BOBBIN_TEST_TEMPORAL_PROGRAM"), Memory: l.short,
+	}
+	if !l.short {
+		if cfg.PostgresDSN, err = l.database(ctx, "temporal"); err != nil {
+			return err
+		}
+	}
+	l.temporal, err = temporal.Start(ctx, cfg)
+	return err
+}
+
+// database makes a database and returns its DSN.
+func (l *lab) database(ctx context.Context, name string) (string, error) {
+	conn, err := pgx.Connect(ctx, l.admin)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	if l.short {
+		name = fmt.Sprintf("bench_%d_%s", os.Getpid(), name)
+	}
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return "", fmt.Errorf("make a database: %w", err)
+	}
+	before, after, _ := strings.Cut(l.admin, "?")
+	return before[:strings.LastIndexByte(before, '/')+1] + name + "?" + after, nil
+}
+
+func (l *lab) closeHouses() {
+	for _, h := range l.houses {
+		h.close()
+	}
+	l.houses = nil
+}
+
+func (l *lab) close() {
+	l.closeHouses()
+	ctx := context.Background()
+	if l.model != nil {
+		l.model.close()
+	}
+	if l.tools != nil {
+		l.tools.close()
+	}
+	var err error
+	if l.temporal != nil {
+		err = l.temporal.Stop(ctx)
+	}
+	if l.postgres != nil {
+		err = errors.Join(err, l.postgres.Stop(ctx), os.RemoveAll(l.postgres.Dir()))
+	}
+	if err = errors.Join(err, os.RemoveAll(l.dir)); err != nil {
+		l.say("not all was cleaned up: %v", err)
+	}
+}
+
+func (l *lab) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+// counts returns few in the short form, and else many.
+func (l *lab) counts(few, many int) int {
+	if l.short {
+		return few
+	}
+	return many
+}
