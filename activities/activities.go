@@ -30,6 +30,7 @@ type Config struct {
 	WorkerID string        // of this process, as store.RegisterWorker gave it
 
 	Limits        agent.Limits  // of a turn
+	Window        agent.Window  // of the model; default agent.DefaultWindow
 	StintRounds   int           // rounds of one stint; default 20, 1 for one activity a round
 	StintDuration time.Duration // after which a stint comes back at its next round head; default 60s
 	ProgressAfter time.Duration // a phase that takes longer is told to the workflow; default 2s
@@ -47,6 +48,9 @@ func New(cfg Config) *Activities {
 	cfg.StintRounds = max(cfg.StintRounds, 0)
 	if cfg.StintRounds == 0 {
 		cfg.StintRounds = 20
+	}
+	if cfg.Window == (agent.Window{}) {
+		cfg.Window = agent.DefaultWindow
 	}
 	if cfg.StintDuration == 0 {
 		cfg.StintDuration = time.Minute

@@ -92,16 +92,18 @@ func (s *stint) result(out *contract.StintResult, res agent.Result) {
 }
 
 func (s *stint) spec() agent.Spec {
+	spec := agent.Chat(s.Tools.Specs(), s.Limits)
 	if s.ref.Background {
-		return agent.Background(s.Tools.Specs(), s.Limits)
+		spec = agent.Background(s.Tools.Specs(), s.Limits)
 	}
-	return agent.Chat(s.Tools.Specs(), s.Limits)
+	spec.Window = s.Window
+	return spec
 }
 
 func (s *stint) hooks() agent.Hooks {
 	return agent.Hooks{
 		Load: s.load, Take: s.take, Model: s.call, Failed: s.failed, Wait: s.wait, Commit: s.commit, Run: s.runCalls,
-		HandBack: s.handBack, Elapsed: func() time.Duration { return time.Since(s.loadedAt) },
+		Summarise: s.summarise, Compact: s.compact, Recover: s.recover, HandBack: s.handBack, Elapsed: func() time.Duration { return time.Since(s.loadedAt) },
 	}
 }
 
@@ -130,9 +132,11 @@ func (s *stint) load(ctx context.Context) (agent.State, error) {
 		}
 	}
 	s.loadedAt, s.waiting = time.Now(), w.Waiting
-	s.newLine(w.Turn.Rounds + 1)
+	if s.line.Round != w.Turn.Rounds+1 {
+		s.newLine(w.Turn.Rounds + 1)
+	}
 	return agent.State{
-		Session: w.Session, Counters: w.Counters, Round: w.Turn.Rounds, Last: agent.Outcome(w.LastRound), Open: w.Open,
+		TurnID: s.turn.ID, Session: w.Session, Counters: w.Counters, Round: w.Turn.Rounds, Last: agent.Outcome(w.LastRound), Open: w.Open,
 	}, nil
 }
 

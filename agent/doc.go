@@ -5,6 +5,7 @@
 //	│      │
 //	│  round head ── hand back? ────────────────────────────────────► HandBack
 //	│      │ take: load the message that waits (rounds with tools only)
+//	│      │ too long? ── summarise the older part, keep the summary ─► round head
 //	│      │ model: up to three retries of a temporary error ── long ► Wait
 //	│      │                                                 ── else ► Failed
 //	│  commit the round ── the session has moved: load, build again

@@ -29,7 +29,13 @@ type Hooks struct {
 	Take func(context.Context) ([]thread.Entry, error)
 	// Model makes one model call, within limit, which may be 0. ErrTimeUp: the limit came first.
 	Model func(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error)
-	// Failed records a failed model call of the round under way.
+	// Summarise makes one model call that nobody is shown and that is no round, within limit. ErrTimeUp: likewise.
+	Summarise func(ctx context.Context, p thread.Prompt, limit time.Duration) (thread.Reply, error)
+	// Compact keeps a summary. ErrMoved: another holder's of that number is there.
+	Compact func(context.Context, Compaction) error
+	// Recover keeps what a turn does once.
+	Recover func(context.Context, Recovery) error
+	// Failed records a failed model call of the round, or of the summary, under way.
 	Failed func(context.Context) error
 	// Wait waits before a retry.
 	Wait func(context.Context, time.Duration) error
@@ -50,6 +56,7 @@ var ErrTimeUp = errors.New("out of time")
 
 // State is where a turn stands.
 type State struct {
+	TurnID   string
 	Session  thread.Session
 	Counters thread.Counters
 	Round    int           // the last round in the step log; 0: none
@@ -253,9 +260,15 @@ func (l *Loop) round(ctx context.Context) (Result, error) {
 			p = l.plan()
 		}
 	}
+	if done, res, err := l.compact(ctx, p); done || err != nil {
+		return res, err
+	}
 	reply, res, err := l.call(ctx, p)
-	if errors.Is(err, ErrTimeUp) && p.tools {
+	switch {
+	case errors.Is(err, ErrTimeUp) && p.tools:
 		return Result{}, l.timeUp(ctx)
+	case res.Fail == thread.FailContextTooLong && l.state.Counters.Refused == 0:
+		return l.refused(ctx, p.notes)
 	}
 	if err != nil || res.Kind != "" {
 		return res, err
@@ -300,13 +313,23 @@ func (l *Loop) call(ctx context.Context, p plan) (thread.Reply, Result, error) {
 		deadline = wrapUp
 	}
 	prompt := l.prompt(p)
+	reply, res, err := l.attempts(ctx, deadline, func(limit time.Duration) (thread.Reply, error) {
+		return l.Hooks.Model(ctx, l.state.Round+1, prompt, limit)
+	})
+	if errors.Is(err, ErrTimeUp) && !p.tools {
+		return thread.Reply{}, Result{Kind: Failed, Fail: thread.FailTimeLimit}, nil
+	}
+	return reply, res, err
+}
+
+// attempts makes a model call, again after temporary errors, until the time that limits the turn is deadline.
+func (l *Loop) attempts(
+	ctx context.Context, deadline time.Duration, call func(limit time.Duration) (thread.Reply, error),
+) (thread.Reply, Result, error) {
 	for {
-		reply, err := l.Hooks.Model(ctx, l.state.Round+1, prompt, max(0, deadline-l.elapsed()))
+		reply, err := call(max(0, deadline-l.elapsed()))
 		if err == nil {
 			return reply, Result{}, nil
-		}
-		if errors.Is(err, ErrTimeUp) && !p.tools {
-			return thread.Reply{}, Result{Kind: Failed, Fail: thread.FailTimeLimit}, nil
 		}
 		failure := thread.AsModelError(err)
 		if failure == nil {
@@ -331,7 +354,8 @@ func (l *Loop) call(ctx context.Context, p plan) (thread.Reply, Result, error) {
 }
 
 func (l *Loop) prompt(p plan) thread.Prompt {
-	prompt := thread.Prompt{System: l.Spec.System, Entries: slices.Clone(l.state.Session.Entries)}
+	prompt := thread.Prompt{System: l.Spec.System, Entries: l.summary()}
+	prompt.Entries = append(prompt.Entries, l.fit(slices.Clone(l.state.Session.Entries), p.notes)...)
 	for _, note := range p.notes {
 		prompt.Entries = append(prompt.Entries, thread.Entry{Kind: thread.EntryNote, Text: note})
 	}

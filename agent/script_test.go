@@ -3,6 +3,7 @@ package agent_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,8 @@ import (
 //	1 ask search search:bad         what the model replies in round 1: calls, by the results that they get
 //	2 temporary 3s | (5m) say Hi    attempt after attempt; in parentheses how long it takes
 //	3-9 ask search                  the same in several rounds
+//	limit window 1000               of tokens; what results, requests and messages hold of 300x stands for 300 letters
+//	summary temporary | say Notes   attempt after attempt at each summary
 type script struct {
 	request  string
 	replies  map[int][]string
@@ -37,6 +40,7 @@ type script struct {
 	others   map[int]bool
 	backs    map[int]bool
 	asked    map[[2]int]bool // attempts of rounds that were made
+	summary  []string
 }
 
 func parse(t testing.TB, text string) (*script, *house) {
@@ -69,12 +73,19 @@ func (s *script) line(h *house, line string) error {
 		}
 		return nil
 	case "limit":
+		if number == "window" {
+			h.spec.Window.Tokens, err = strconv.Atoi(text)
+			return err
+		}
 		return limit(&h.spec.Limits, number, text)
 	case "request":
-		s.request = rest
+		s.request = grown(rest)
+		return nil
+	case "summary":
+		s.summary = strings.Split(rest, " | ")
 		return nil
 	case "after":
-		s.arrivals[n] = append(s.arrivals[n], text)
+		s.arrivals[n] = append(s.arrivals[n], grown(text))
 	case "lost":
 		s.lost[n] = true
 	case "unable":
@@ -133,8 +144,14 @@ func (s *script) attach(h *house) {
 	h.committed = func(round int) { s.arrive(h, round) }
 	h.handBack = func() bool { return s.backs[h.log.rounds] }
 	h.tool = func(c thread.Call) (string, bool) {
-		result := strings.Trim(c.Arguments, `"`)
+		result := grown(strings.Trim(c.Arguments, `"`))
 		return result, !strings.HasPrefix(result, "bad")
+	}
+	h.summary = func(thread.Prompt, time.Duration) (thread.Reply, time.Duration, error) {
+		if len(s.summary) == 0 {
+			return thread.Reply{}, 0, errors.New("the script has no summary")
+		}
+		return reply(s.summary[min(h.log.counters.ModelFailures, len(s.summary)-1)])
 	}
 	h.model = func(round int, _ thread.Prompt, _ time.Duration) (thread.Reply, time.Duration, error) {
 		attempts := s.replies[round]
@@ -142,6 +159,9 @@ func (s *script) attach(h *house) {
 			return thread.Reply{}, 0, fmt.Errorf("the script has no round %d", round)
 		}
 		i := min(h.log.counters.ModelFailures, len(attempts)-1)
+		if h.log.counters.Refused > 0 {
+			i = len(attempts) - 1
+		}
 		if s.others[round] && !s.asked[[2]int{round, i}] {
 			s.asked[[2]int{round, i}] = true
 			s.otherHolder(h)
@@ -207,6 +227,22 @@ func reply(text string) (r thread.Reply, took time.Duration, err error) {
 	return r, took, nil
 }
 
+var letters = regexp.MustCompile(`\b(\d+)x\b`)
+
+// grown writes letters out, and short takes them back.
+func grown(s string) string {
+	return letters.ReplaceAllStringFunc(s, func(m string) string {
+		n, _ := strconv.Atoi(m[:len(m)-1])
+		return strings.Repeat("x", n)
+	})
+}
+
+var many = regexp.MustCompile(`x{20,}`)
+
+func short(s string) string {
+	return many.ReplaceAllStringFunc(s, func(m string) string { return fmt.Sprintf("%dx", len(m)) })
+}
+
 // shown tells what a prompt shows that the one before did not.
 func shown(before, now thread.Prompt) string {
 	var b strings.Builder
@@ -221,12 +257,14 @@ func shown(before, now thread.Prompt) string {
 }
 
 func line(e thread.Entry) string {
-	s := fmt.Sprintf("%s %s", e.Kind, e.Text)
+	s := fmt.Sprintf("%s %s", e.Kind, short(e.Text))
 	for _, c := range e.Calls {
-		s += fmt.Sprintf(" [%s %s: %s]", c.Name, c.State, c.Result)
+		s += fmt.Sprintf(" [%s %s: %s]", c.Name, c.State, short(c.Result))
 	}
-	return s
+	return flat(s)
 }
+
+func flat(s string) string { return strings.ReplaceAll(short(s), "\n", "⏎") }
 
 func session(entries []thread.Entry) string {
 	var b strings.Builder

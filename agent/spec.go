@@ -14,6 +14,7 @@ type Spec struct {
 	System string
 	Tools  []thread.ToolSpec
 	Limits Limits
+	Window Window
 	// Check says what is wrong with the form of a final answer; nil: nothing.
 	Check func(thread.Reply) error
 }
@@ -43,12 +44,12 @@ var backgroundPrompt string
 
 // Chat is the agent of conversation turns.
 func Chat(tools []thread.ToolSpec, limits Limits) Spec {
-	return Spec{System: strings.TrimSpace(chatPrompt), Tools: tools, Limits: limits, Check: CheckAnswer}
+	return Spec{System: strings.TrimSpace(chatPrompt), Tools: tools, Limits: limits, Window: DefaultWindow, Check: CheckAnswer}
 }
 
 // Background is the agent of turns that nobody watches.
 func Background(tools []thread.ToolSpec, limits Limits) Spec {
-	return Spec{System: strings.TrimSpace(backgroundPrompt), Tools: tools, Limits: limits, Check: CheckAnswer}
+	return Spec{System: strings.TrimSpace(backgroundPrompt), Tools: tools, Limits: limits, Window: DefaultWindow, Check: CheckAnswer}
 }
 
 // CheckAnswer refuses an answer that is a tool call written out as text, which some models do when their template and the

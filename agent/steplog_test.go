@@ -24,6 +24,9 @@ type steplog struct {
 	counters thread.Counters
 	queue    []string // messages that wait to be loaded
 	loaded   []string
+
+	summaries []agent.Compaction
+	base      int64 // the session's end at the last of them
 }
 
 // unwarn stands for the line with which the store revokes a warning.
@@ -54,7 +57,9 @@ func copied(entries []thread.Entry) []thread.Entry {
 
 func (g *steplog) load() agent.State {
 	s := agent.State{Counters: g.counters, Round: g.rounds, Last: g.last}
+	s.TurnID = turnID
 	s.Session = thread.Session{Entries: copied(g.entries), End: int64(len(g.entries)) - 1}
+	g.summarised(&s.Session)
 	s.Counters.Elapsed = g.now - g.since
 	s.Counters.ToolFailures = map[string]int{}
 	for name, n := range g.counters.ToolFailures {
@@ -68,6 +73,43 @@ func (g *steplog) load() agent.State {
 		}
 	}
 	return s
+}
+
+// summarised leaves out what the newest summary stands for, but for what was asked in the turn.
+func (g *steplog) summarised(s *thread.Session) {
+	if len(g.summaries) == 0 {
+		return
+	}
+	last := g.summaries[len(g.summaries)-1]
+	s.Summary = thread.Summary{N: last.N, Text: last.Text}
+	s.Entries = slices.DeleteFunc(s.Entries, func(e thread.Entry) bool {
+		asked := e.TurnID == turnID && e.Round == 0 && e.Kind != thread.EntryAssistant
+		if e.Pos <= last.Last.Pos && asked {
+			s.Pinned++
+		}
+		return e.Pos <= last.Last.Pos && !asked
+	})
+	for i := range s.Entries {
+		if s.Entries[i].Pos <= g.base {
+			s.Entries[i].Input = 0
+		}
+	}
+}
+
+func (g *steplog) compact(c agent.Compaction) error {
+	if c.N != len(g.summaries)+1 {
+		return thread.ErrMoved
+	}
+	g.summaries, g.base = append(g.summaries, c), int64(len(g.entries))-1
+	g.counters.ModelFailures = 0
+	return nil
+}
+
+func (g *steplog) recover(r agent.Recovery) {
+	g.counters.Refused = max(g.counters.Refused, r.Refused)
+	if r.NoSummary {
+		g.counters.SummaryFailed, g.counters.ModelFailures = true, 0
+	}
 }
 
 // take loads nothing once the turn has its answer, which could only be in another holder's round: nobody would read it.
@@ -93,10 +135,10 @@ func (g *steplog) commit(r agent.Round) ([]thread.Entry, error) {
 	g.count(r)
 	var list []thread.Entry
 	for _, note := range r.Notes {
-		list = append(list, thread.Entry{Kind: thread.EntryNote, Text: note})
+		list = append(list, thread.Entry{Kind: thread.EntryNote, Round: r.N, Text: note})
 	}
 	if r.Outcome == agent.Calls || r.Outcome == agent.Answer {
-		list = append(list, thread.Entry{Kind: thread.EntryAssistant, Round: r.N, Text: r.Reply.Text})
+		list = append(list, thread.Entry{Kind: thread.EntryAssistant, Round: r.N, Text: r.Reply.Text, Input: r.Reply.Usage.InputTokens})
 	}
 	for i, c := range r.Reply.Calls {
 		e := &list[len(list)-1]
@@ -165,6 +207,7 @@ type house struct {
 	outside map[string]bool // tools with side effects
 
 	model    func(round int, p thread.Prompt, limit time.Duration) (thread.Reply, time.Duration, error)
+	summary  func(p thread.Prompt, limit time.Duration) (thread.Reply, time.Duration, error)
 	tool     func(thread.Call) (result string, ok bool)
 	handBack func() bool
 	point    func(string) error // every step of a holder passes it, before its effect and after
@@ -179,7 +222,7 @@ type house struct {
 
 func newHouse(request string, tools ...string) *house {
 	h := &house{log: newLog(request), outside: map[string]bool{}, ran: map[string]int{}}
-	h.spec = agent.Spec{System: "Be brief.", Limits: agent.DefaultLimits, Check: agent.CheckAnswer}
+	h.spec = agent.Spec{System: "Be brief.", Limits: agent.DefaultLimits, Window: agent.DefaultWindow, Check: agent.CheckAnswer}
 	for _, name := range tools {
 		h.spec.Tools = append(h.spec.Tools, thread.ToolSpec{Name: name})
 	}
@@ -203,6 +246,10 @@ func (h *house) holder() *agent.Loop {
 			h.trace("load")
 			return h.log.load(), nil
 		},
+		Summarise: func(_ context.Context, p thread.Prompt, limit time.Duration) (thread.Reply, error) {
+			return h.ask("summarise", limit, func() (thread.Reply, time.Duration, error) { return h.summary(p, limit) })
+		},
+		Compact: h.compact, Recover: h.recover,
 		Take: h.take, Model: h.call, Failed: h.failed, Wait: h.wait, Commit: h.commit, Run: h.run,
 		HandBack: func() bool { return h.handBack() },
 		Elapsed:  func() time.Duration { return h.log.now - read },
@@ -218,7 +265,7 @@ func (h *house) take(context.Context) (entries []thread.Entry, err error) {
 			return
 		}
 		if entries = h.log.take(); len(entries) > 0 {
-			h.trace("take %q", entries[0].Text)
+			h.trace("take %q", short(entries[0].Text))
 		}
 		if len(entries) > 0 && h.loseTake {
 			entries, h.loseTake = nil, false
@@ -229,10 +276,29 @@ func (h *house) take(context.Context) (entries []thread.Entry, err error) {
 
 func (h *house) call(_ context.Context, round int, p thread.Prompt, limit time.Duration) (reply thread.Reply, err error) {
 	p.Entries = copied(p.Entries)
+	return h.ask("model", limit, func() (thread.Reply, time.Duration, error) { return h.model(round, p, limit) })
+}
+
+func (h *house) compact(_ context.Context, c agent.Compaction) (err error) {
+	killed := h.step("compact", func() {
+		err = h.log.compact(c)
+		h.trace("compact %d: %d entries upto %d%s\n    %s", c.N, c.Entries, c.Last.Pos, moved(err), flat(c.Text))
+	})
+	return errors.Join(killed, err)
+}
+
+func (h *house) recover(_ context.Context, r agent.Recovery) error {
+	return h.step("recover", func() {
+		h.log.recover(r)
+		h.trace("recover %+v", r)
+	})
+}
+
+func (h *house) ask(name string, limit time.Duration, model func() (thread.Reply, time.Duration, error)) (reply thread.Reply, err error) {
 	before := h.log.now
-	killed := h.step("model", func() {
+	killed := h.step(name, func() {
 		var took time.Duration
-		reply, took, err = h.model(round, p, limit)
+		reply, took, err = model()
 		if h.log.now += min(took, limit); took > limit {
 			err = agent.ErrTimeUp
 		}
@@ -289,7 +355,7 @@ func (h *house) run(_ context.Context, calls []thread.Call, limit time.Duration)
 		}
 		err := h.step("finish "+c.Name, func() {
 			*c = h.log.finish(*c)
-			h.trace("finish %s %s: %s", c.Name, c.State, c.Result)
+			h.trace("finish %s %s: %s", c.Name, c.State, short(c.Result))
 		})
 		if err != nil {
 			return nil, err

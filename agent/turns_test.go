@@ -52,7 +52,15 @@ func play(t *testing.T, text string) (out, final string) {
 
 // tell traces each model call: its tools and limit, and what it is shown for the first time.
 func tell(h *house) {
-	model := h.model
+	model, summary := h.model, h.summary
+	h.summary = func(p thread.Prompt, limit time.Duration) (thread.Reply, time.Duration, error) {
+		h.trace("summarise within %v\n    %s", limit, flat(p.Entries[0].Text))
+		r, took, err := summary(p, limit)
+		if e := (*thread.ModelError)(nil); errors.As(err, &e) {
+			h.trace("%v", e)
+		}
+		return r, took, err
+	}
 	var before thread.Prompt
 	h.model = func(round int, p thread.Prompt, limit time.Duration) (thread.Reply, time.Duration, error) {
 		h.trace("model %d [%s] within %v%s", round, names(p.Tools), limit, shown(before, p))

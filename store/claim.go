@@ -117,7 +117,7 @@ func (t *tx) setRunning(b *pgx.Batch, turn *turnRow) {
 		UPDATE turns
 		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, urgent = false, stopping = false,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
-			tool_failures = '{}', wrap_up_warned = false, barren = 0, model_failures = 0, error_code = NULL, error_detail = NULL
+			tool_failures = '{}', wrap_up_warned = false, refused_tokens = 0, summary_failed = false, barren = 0, model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
 	t.emitTurn(thread.EventTurnStarted, &turn.Turn)
 }

@@ -99,11 +99,12 @@ func (c *roundCommit) write() []thread.Entry {
 func (c *roundCommit) entries() []thread.Entry {
 	var list []thread.Entry
 	for _, note := range c.r.Notes {
-		list = append(list, thread.Entry{Kind: thread.EntryNote, TurnID: c.turn.ID, Text: note})
+		list = append(list, thread.Entry{Kind: thread.EntryNote, TurnID: c.turn.ID, Round: c.r.N, Text: note})
 	}
 	if c.r.Outcome == RoundCalls || c.r.Outcome == RoundAnswer {
 		list = append(list, thread.Entry{
 			Kind: thread.EntryAssistant, TurnID: c.turn.ID, Round: c.r.N, Text: c.r.Reply.Text, Reasoning: c.r.Reply.Reasoning,
+			Input: c.r.Reply.Usage.InputTokens,
 		})
 	}
 	for i := range list {

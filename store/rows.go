@@ -53,7 +53,7 @@ const turnColumns = `
 	t.steps, t.input_tokens, t.output_tokens, t.cost_usd, COALESCE(t.answer_id, ''), COALESCE(t.next_turn_id, ''),
 	COALESCE(t.error_code, ''), COALESCE(t.error_detail, ''),
 	t.limit_since, t.limit_rounds, t.limit_tool_calls, t.empty_retries, t.malformed_retries, t.tool_failures, t.wrap_up_warned,
-	t.model_failures, t.model_attempts, clock_timestamp()`
+	t.model_failures, t.refused_tokens, t.summary_failed, t.model_attempts, clock_timestamp()`
 
 func scanTurn(r pgx.Row) (*turnRow, error) {
 	var t turnRow
@@ -65,7 +65,7 @@ func scanTurn(r pgx.Row) (*turnRow, error) {
 		&t.steps, &t.Usage.InputTokens, &t.Usage.OutputTokens, &t.Usage.CostUSD, &t.Answer, &t.nextTurnID,
 		&e.Code, &e.Detail,
 		&since, &t.limit.Rounds, &t.limit.ToolCalls, &t.limit.EmptyRetries, &t.limit.MalformedRetries, &t.limit.ToolFailures,
-		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.modelAttempts, &now)
+		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.limit.Refused, &t.limit.SummaryFailed, &t.modelAttempts, &now)
 	if err != nil {
 		return nil, err
 	}

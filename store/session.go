@@ -80,6 +80,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 		outcome RoundOutcome
 	}
 	b := &pgx.Batch{}
+	b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") // a summary and the entries behind it are of one moment
 	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&turn, scanTurn))
 	b.Queue(`
 		SELECT t.status <> 'running' OR t.stopping OR t.attempt <> $2 OR t.kind = 'conversation' AND (r.turn_id IS DISTINCT FROM t.id OR r.stopping),
@@ -97,6 +98,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 		return rows.Err()
 	})
 	queueSession(b, ref, &w.Session)
+	b.Queue("COMMIT")
 	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {
 		return nil, wrap("load turn", err)
 	}
@@ -121,30 +123,89 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 	return w, nil
 }
 
-// queueSession reads a turn's session, each call beside the entry of its round. A background turn is shown the
-// conversation up to its history's end, then its own entries.
-func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
-	scope := `e.session_id = @session`
-	if ref.Background {
-		scope = `(e.session_id = @session OR e.session_id = @thread AND e.pos <= (SELECT history_end FROM turns WHERE id = @session))`
-	}
-	args := pgx.NamedArgs{"session": ref.session(), "thread": ref.ThreadID}
-	b.Queue(`
-		SELECT e.pos, e.kind, e.turn_id, e.round, COALESCE(e.message_id, ''), e.text, e.reasoning
+// newestSummary finds the summary that a turn's session begins with: the newest of its own. A background turn without one
+// begins with the newest of the conversation that stands for nothing behind its history's end.
+const newestSummary = `
+	SELECT s.session_id, s.n, s.text, s.base,
+		CASE WHEN s.session_id = @session THEN s.upto ELSE -1 END AS upto,
+		CASE WHEN @session = @thread THEN -1 WHEN s.session_id = @session THEN s.history_upto ELSE s.upto END AS history_upto
+	FROM (
+		(SELECT o.session_id, o.n, o.text, o.base, o.upto, o.history_upto
+		FROM summaries o
+		WHERE o.session_id = @session
+		ORDER BY o.n DESC
+		LIMIT 1)
+		UNION ALL
+		(SELECT s.session_id, s.n, s.text, s.base, s.upto, s.history_upto
+		FROM summaries s
+		WHERE @session <> @thread AND s.session_id = @thread AND s.upto <= (SELECT history_end FROM turns WHERE id = @session)
+		ORDER BY s.upto DESC
+		LIMIT 1)
+	) s
+	ORDER BY s.session_id = @session DESC
+	LIMIT 1`
+
+const entryColumns = ` e.pos, e.kind, e.turn_id, e.round, e.message_id, e.text, e.reasoning`
+
+// shownEntries are those of a turn's session that its summary does not stand for, and what was asked in the turn itself. A
+// background turn is shown the conversation up to its history's end, then its own entries.
+const shownEntries = `
+	summary AS MATERIALIZED (` + newestSummary + `),
+	shown AS (
+		SELECT` + entryColumns + `, false AS history, false AS pinned
 		FROM entries e
-		WHERE `+scope+`
-		ORDER BY e.session_id = @session AND @session <> @thread, e.pos`, args).Query(func(rows pgx.Rows) (err error) {
+		WHERE e.session_id = @session AND e.pos > COALESCE((SELECT upto FROM summary), -1)
+		UNION ALL
+		SELECT` + entryColumns + `, true, false
+		FROM entries e
+		WHERE @session <> @thread AND e.session_id = @thread AND e.pos > COALESCE((SELECT history_upto FROM summary), -1)
+			AND e.pos <= (SELECT history_end FROM turns WHERE id = @session)
+		UNION ALL
+		SELECT` + entryColumns + `, false, true
+		FROM entries e
+		WHERE e.turn_id = @turn AND e.round = 0 AND e.kind IN ('user', 'note') AND e.pos <= (SELECT upto FROM summary)
+	)`
+
+// queueSession reads what the model is shown of a turn's session, each call beside the entry of its round: as much as the
+// model's window holds, however long the conversation is.
+func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
+	args := pgx.NamedArgs{"session": ref.session(), "thread": ref.ThreadID, "turn": ref.ID}
+	b.Queue(newestSummary, args).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var session string
+			if err := rows.Scan(&session, &s.Summary.N, &s.Summary.Text, nil, nil, nil); err != nil {
+				return err
+			}
+			if session != ref.session() {
+				s.Summary.N = 0
+			}
+		}
+		return rows.Err()
+	})
+	b.Queue(`
+		WITH `+shownEntries+`
+		SELECT e.pos, e.kind, e.turn_id, e.round, COALESCE(e.message_id, ''), e.text, e.reasoning, e.pinned,
+			CASE WHEN e.history OR e.pos <= COALESCE((SELECT base FROM summary WHERE session_id = @session), -1) THEN 0
+				ELSE COALESCE(r.input_tokens, 0) END
+		FROM shown e
+		LEFT JOIN rounds r ON e.kind = 'assistant' AND r.turn_id = e.turn_id AND r.n = e.round
+		ORDER BY e.history DESC, e.pos`, args).Query(func(rows pgx.Rows) (err error) {
 		s.Entries, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (e thread.Entry, err error) {
-			err = r.Scan(&e.Pos, &e.Kind, &e.TurnID, &e.Round, &e.MessageID, &e.Text, &e.Reasoning)
+			var pinned bool
+			err = r.Scan(&e.Pos, &e.Kind, &e.TurnID, &e.Round, &e.MessageID, &e.Text, &e.Reasoning, &pinned, &e.Input)
+			if pinned {
+				s.Pinned++
+			}
 			return e, err
 		})
 		return err
 	})
 	b.Queue(`
+		WITH `+shownEntries+`
 		SELECT c.turn_id, c.round, c.idx, c.provider_id, c.name, c.arguments, c.state, COALESCE(c.result, '')
-		FROM entries e
+		FROM shown e
 		JOIN calls c ON c.turn_id = e.turn_id AND c.round = e.round
-		WHERE e.kind = 'assistant' AND `+scope+`
+		WHERE e.kind = 'assistant'
 		ORDER BY c.turn_id, c.round, c.idx`, args).Query(func(rows pgx.Rows) error {
 		calls, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c thread.Call, err error) {
 			err = r.Scan(&c.TurnID, &c.Round, &c.Index, &c.ID, &c.Name, &c.Arguments, &c.State, &c.Result)

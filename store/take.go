@@ -100,7 +100,7 @@ func (t *tx) load(b *pgx.Batch, h *held) []thread.Entry {
 		UPDATE turns
 		SET steps = @steps, driven_at = @now, barren = 0,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
-			tool_failures = '{}', wrap_up_warned = false
+			tool_failures = '{}', wrap_up_warned = false, refused_tokens = 0, summary_failed = false
 		WHERE id = @turn`, pgx.NamedArgs{"turn": turn.ID, "steps": turn.steps, "now": t.now})
 	writeStep(b, step)
 	t.emitStep(thread.EventStepCreated, &step)

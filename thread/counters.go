@@ -12,5 +12,7 @@ type Counters struct {
 	MalformedRetries int
 	ToolFailures     map[string]int // consecutive failures, by tool
 	WrapUpWarned     bool
-	ModelFailures    int // failed model calls of the round under way
+	ModelFailures    int   // failed model calls of the round under way
+	Refused          int64 // estimated tokens of the prompt that the provider refused as too long; 0: none
+	SummaryFailed    bool  // no summary could be had
 }

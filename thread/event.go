@@ -53,7 +53,8 @@ const (
 	PhaseAnswering   Phase = "answering"
 	PhasePlanReview  Phase = "plan_review"
 	PhaseResearching Phase = "researching"
-	PhaseStopping    Phase = "stopping" // told to stop, not yet ended
+	PhaseSummarising Phase = "summarising" // the older part of the conversation, before the next model call
+	PhaseStopping    Phase = "stopping"    // told to stop, not yet ended
 )
 
 // A Delta is a piece of an answer while it is written. Offset counts bytes of the answer's text before Text. The

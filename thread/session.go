@@ -5,10 +5,20 @@ import "time"
 // A Session is the ordered transcript that the model is shown. A tool call lives inside the entry that asked for it,
 // together with its result, so no order of entries can part the two.
 type Session struct {
+	Summary Summary // stands before Entries
+	// Pinned is how many of the first Entries Summary stands for as well: what was asked in the turn that runs is shown word
+	// for word.
+	Pinned  int
 	Entries []Entry
 	// End is the position of the last entry, -1 for an empty session. A round is written only if End is still the
 	// session's end.
 	End int64
+}
+
+// A Summary is what the model is shown in place of the older part of a session. The record itself stays.
+type Summary struct {
+	N    int    // of the session, from 1; 0: none, or a background turn's from the conversation
+	Text string // empty: nothing was summarised
 }
 
 // An Entry is one item of a session.
@@ -16,11 +26,12 @@ type Entry struct {
 	Pos       int64
 	Kind      EntryKind
 	TurnID    string
-	Round     int    // of the turn, from 1; 0 for what no round made
+	Round     int    // of the turn, from 1; 0 for what no round made, such as the notes on a message
 	MessageID string // the message that a user entry shows
 	Text      string
 	Reasoning string // what an assistant entry thought, where the provider shows it
 	Calls     []Call // what an assistant entry asked for, in order
+	Input     int64  // tokens of the prompt that an assistant entry answers, as the provider counted; 0: not known, or no longer so
 }
 
 // EntryKind says who an entry speaks for.

@@ -44,6 +44,9 @@ type config struct {
 	OpenAIURL       string        `env:"OPENAI_BASE_URL"`
 	Model           string        `env:"BOBBIN_MODEL" envDefault:"gpt-5-mini"`
 	MaxOutputTokens int           `env:"BOBBIN_MODEL_MAX_OUTPUT_TOKENS"`
+	ModelContext    int           `env:"BOBBIN_MODEL_CONTEXT_TOKENS" envDefault:"128000"`
+	CompactAt       float64       `env:"BOBBIN_COMPACT_AT" envDefault:"0.75"`
+	CompactKeep     float64       `env:"BOBBIN_COMPACT_KEEP" envDefault:"0.25"`
 	ModelFirstByte  time.Duration `env:"BOBBIN_MODEL_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	ModelIdle       time.Duration `env:"BOBBIN_MODEL_IDLE_TIMEOUT" envDefault:"60s"`
 	ModelTimeout    time.Duration `env:"BOBBIN_MODEL_TIMEOUT" envDefault:"10m"`
@@ -70,6 +73,7 @@ type config struct {
 
 const (
 	minRollOver  = 30             // a workflow's start and a turn take about twenty events
+	minContext   = 2000           // tokens; system prompt, tools and a summary take some hundred each
 	minRetention = 24 * time.Hour // what a running turn has written so far is read from its events
 )
 
@@ -116,6 +120,8 @@ func unreadable(err error) []string {
 			want = "a duration such as 90s, 5m or 1h30m"
 		case reflect.TypeFor[int]():
 			want = "a whole number"
+		case reflect.TypeFor[float64]():
+			want = "a number such as 0.75"
 		case reflect.TypeFor[slog.Level]():
 			want = "DEBUG, INFO, WARN or ERROR"
 		}
@@ -150,6 +156,9 @@ func (c config) check(name string) (wrong []string) {
 	rule(c.RollOver >= minRollOver, "BOBBIN_HISTORY_ROLL_OVER: want at least %d, got %d", minRollOver, c.RollOver)
 	rule(c.EventRetention >= minRetention, "BOBBIN_EVENT_RETENTION: want at least %v, got %v", minRetention, c.EventRetention)
 	rule(c.MaxOutputTokens >= 0, "BOBBIN_MODEL_MAX_OUTPUT_TOKENS: want 0, for the provider's limit, or more, got %d", c.MaxOutputTokens)
+	rule(c.ModelContext >= minContext, "BOBBIN_MODEL_CONTEXT_TOKENS: want at least %d, got %d", minContext, c.ModelContext)
+	rule(c.CompactAt > 0 && c.CompactAt <= 0.95, "BOBBIN_COMPACT_AT: want more than 0 and at most 0.95, got %v", c.CompactAt)
+	rule(c.CompactKeep >= 0 && c.CompactKeep <= c.CompactAt/2, "BOBBIN_COMPACT_KEEP: want at least 0 and at most half of BOBBIN_COMPACT_AT, got %v", c.CompactKeep)
 	rule(c.TemporalUIPort >= 0 && c.TemporalUIPort < 1<<16, "BOBBIN_TEMPORAL_UI_PORT: want 0 to 65535, got %d", c.TemporalUIPort)
 	if name == "api" || name == "worker" || name == "migrate" || name == "key" {
 		rule(c.DatabaseURL != "", "DATABASE_URL: want the address of a Postgres database")
@@ -204,7 +213,7 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 	return worker.Config{
 		Namespace: c.TemporalNamespace, MaxStints: c.Stints, DrainTimeout: c.DrainTimeout,
 		Activities: activities.Config{
-			Model: model, Tools: registry, Limits: limits, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
+			Model: model, Tools: registry, Limits: limits, Window: agent.Window{Tokens: c.ModelContext, At: c.CompactAt, Keep: c.CompactKeep}, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
 			Settings: contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
 		},
 	}, nil
