@@ -117,6 +117,8 @@ func (t *talk) hint() string {
 		return "Stopping …"
 	case t.phase == thread.PhaseAnswering:
 		return "Anything to add? It is sent as a new question after this answer. · Esc stops"
+	case t.phase == thread.PhaseSummarising:
+		return "Summarising what was said so far … Anything to add? · Esc stops"
 	case t.phase == thread.PhasePlanReview:
 		return "Write to change the plan. · Esc stops"
 	}
