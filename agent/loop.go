@@ -344,7 +344,8 @@ func (l *Loop) attempts(
 		}
 		l.state.Counters.ModelFailures++
 		wait := Backoff(n, failure.RetryAfter)
-		if wait > l.Spec.Limits.LongWait {
+		// A deadline beyond the turn's, which a round has that only writes, would start over with the next stint.
+		if ownTime := deadline > l.Spec.Limits.Duration; wait > l.Spec.Limits.LongWait && (!ownTime || wait > writingWait) {
 			return thread.Reply{}, Result{Kind: Wait, Wait: wait}, nil
 		}
 		if err := l.Hooks.Wait(ctx, wait); err != nil {
@@ -352,6 +353,9 @@ func (l *Loop) attempts(
 		}
 	}
 }
+
+// writingWait is the longest wait that a round makes here that only writes the answer.
+const writingWait = 10 * time.Second
 
 func (l *Loop) prompt(p plan) thread.Prompt {
 	prompt := thread.Prompt{System: l.Spec.System, Entries: l.summary()}

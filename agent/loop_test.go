@@ -141,7 +141,7 @@ func TestRunTakesAtTheHeadsOfRoundsWithToolsOnly(t *testing.T) {
 		takes   int
 	}{
 		"rounds with tools":            {[]string{"ask search", "ask search", "say x"}, 9, 3},
-		"retries of a call":            {[]string{"temporary", "temporary", "say x"}, 9, 1},
+		"retries of a call":            {[]string{"temporary", "say x"}, 9, 1},
 		"the retry of an empty reply":  {[]string{"empty", "say x"}, 9, 1},
 		"the retry of a malformed one": {[]string{"malformed", "say x"}, 9, 1},
 		"the wrap-up":                  {[]string{"ask search", "say x"}, 1, 1},

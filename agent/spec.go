@@ -27,13 +27,13 @@ type Limits struct {
 	WrapUp       time.Duration // how long the wrap-up round may take
 	ToolFailures int           // consecutive failures after which a tool is taken away
 	ModelRetries int           // of one round's model call after temporary errors
-	LongWait     time.Duration // a wait before a retry that is longer is left to the workflow
+	LongWait     time.Duration // a wait before a retry that is longer is left to the workflow, which holds no worker's slot
 }
 
 // DefaultLimits are those of a chat turn.
 var DefaultLimits = Limits{
 	Rounds: 40, Duration: 40 * time.Minute, ToolCalls: 400, WrapUp: 2 * time.Minute, ToolFailures: 5, ModelRetries: 3,
-	LongWait: 10 * time.Second,
+	LongWait: time.Second,
 }
 
 //go:embed prompts/chat.md

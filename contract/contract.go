@@ -5,13 +5,38 @@
 package contract
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"bobbin/thread"
 )
 
-// TaskQueue is the one queue of workflows and activities.
-const TaskQueue = "bobbin"
+// Task queues. Each worker polls both, with slots of its own for each.
+const (
+	TaskQueue = "bobbin"       // workflows and stints
+	ToolQueue = "bobbin-tools" // tools with side effects, so that slow ones hold up no stint, and the reverse
+)
+
+// Priority keys of Temporal, where 1 comes first and 3 is the default. Workflows are started with them; their activities
+// inherit them. What a person waits for goes before what nobody watches.
+const (
+	ConversationPriority = 2
+	BackgroundPriority   = 4
+)
+
+// maxFairnessKey is the length at which the server refuses a key, and the workflow with it.
+const maxFairnessKey = 64
+
+// FairnessKey is what a server that dispatches fairly takes an owner's tasks together by: each owner in turn gets a slot.
+// It is the owner's id, or its hash where that is too long.
+func FairnessKey(ownerID string) string {
+	if len(ownerID) <= maxFairnessKey {
+		return ownerID
+	}
+	sum := sha256.Sum256([]byte(ownerID))
+	return hex.EncodeToString(sum[:])
+}
 
 // Workflow types, and the ids of their executions.
 const (

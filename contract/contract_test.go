@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,6 +51,15 @@ func TestPayloadsHoldIdsCountersAndEnumsOnly(t *testing.T) {
 	}
 	slices.Sort(found)
 	require.Empty(t, cmp.Diff(texts, found))
+}
+
+func TestFairnessKeysAreNeverLongerThanTheServerTakes(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("o", 64)
+	require.Equal(t, "anna", contract.FairnessKey("anna"))
+	require.Equal(t, long, contract.FairnessKey(long))
+	require.Len(t, contract.FairnessKey(long+"1"), 64)
+	require.NotEqual(t, contract.FairnessKey(long+"1"), contract.FairnessKey(long+"2"))
 }
 
 // stringsIn returns the paths of the fields of a type that could hold any text.

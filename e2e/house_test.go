@@ -114,9 +114,16 @@ func open(t *testing.T, env ...string) *house {
 	t.Helper()
 	srv, err := temporalServer()
 	require.NoError(t, err, "start Temporal")
+	return openOn(t, srv, env...)
+}
+
+// openOn makes a house on a given Temporal server.
+func openOn(t *testing.T, srv *temporal.Server, env ...string) *house {
+	t.Helper()
 	h := &house{t, &installation{dir: t.TempDir(), dsn: storetest.DSN(t)}}
 	h.namespace = "e2e-" + filepath.Base(h.dsn[:strings.IndexByte(h.dsn+"?", '?')])
 	h.db = storetest.Open(t, h.dsn)
+	var err error
 	h.sql, err = pgxpool.New(t.Context(), h.dsn)
 	require.NoError(t, err)
 	t.Cleanup(h.sql.Close)

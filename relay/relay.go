@@ -11,6 +11,7 @@ import (
 
 	"go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
 
 	"bobbin/contract"
 	"bobbin/store"
@@ -18,7 +19,8 @@ import (
 
 const (
 	senders     = 8
-	backlog     = 1024             // nudges in memory; what does not fit is found in the outbox
+	backlog     = 8192             // nudges in memory; what does not fit is found in the outbox
+	ownerMax    = 1024             // of them one owner's
 	lookEvery   = time.Second      // at the outbox
 	lookLimit   = 200              // nudges at once
 	resendAfter = 5 * time.Second  // a nudge whose sending is not known to have worked
@@ -29,29 +31,26 @@ const (
 
 // Relay sends nudges. Make it with New, give its Kick to store.Config.OnNudge, and run it.
 type Relay struct {
-	kicks chan store.Nudge
+	waiting *line
 }
 
 // New returns a relay that holds what it is given until it runs.
-func New() *Relay { return &Relay{kicks: make(chan store.Nudge, backlog)} }
+func New() *Relay { return &Relay{waiting: newLine(backlog, ownerMax)} }
 
 // Kick sends a nudge soon. It does not block.
-func (r *Relay) Kick(n store.Nudge) {
-	select {
-	case r.kicks <- n:
-	default:
-	}
-}
+func (r *Relay) Kick(n store.Nudge) { r.waiting.add(n) }
 
 // Run sends nudges until ctx ends.
-func (r *Relay) Run(ctx context.Context, db *store.DB, temporal client.Client) {
+func (r *Relay) Run(ctx context.Context, db *store.DB, server client.Client) {
 	var done sync.WaitGroup
 	for range senders {
-		done.Go(func() { r.send(ctx, db, temporal) })
+		done.Go(func() { r.send(ctx, db, server) })
 	}
 	done.Go(func() {
 		every(ctx, lookEvery, func() {
-			r.queue(ctx)(db.NudgesDue(ctx, lookLimit, resendAfter))
+			if room := r.waiting.room(); room > 0 {
+				r.queue(ctx)(db.NudgesDue(ctx, min(lookLimit, room), resendAfter))
+			}
 		})
 	})
 	done.Go(func() {
@@ -74,22 +73,19 @@ func (r *Relay) queue(ctx context.Context) func([]store.Nudge, error) {
 			slog.Warn("outbox not read", "error", err)
 		}
 		for _, n := range list {
-			select {
-			case r.kicks <- n:
-			case <-ctx.Done():
-				return
-			}
+			r.waiting.add(n)
 		}
 	}
 }
 
-func (r *Relay) send(ctx context.Context, db *store.DB, temporal client.Client) {
+func (r *Relay) send(ctx context.Context, db *store.DB, server client.Client) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case n := <-r.kicks:
-			if err := nudge(ctx, temporal, n); err != nil {
+		case <-r.waiting.ready:
+			n := r.waiting.next()
+			if err := nudge(ctx, server, n); err != nil {
 				if ctx.Err() == nil {
 					slog.Warn("nudge not sent, it stays in the outbox", "thread", n.ThreadID, "kind", string(n.Kind), "error", err)
 				}
@@ -113,15 +109,16 @@ func sent(ctx context.Context, db *store.DB, n store.Nudge) error {
 }
 
 // nudge signals the thread's workflow, and starts it if it does not run.
-func nudge(ctx context.Context, temporal client.Client, n store.Nudge) error {
+func nudge(ctx context.Context, server client.Client, n store.Nudge) error {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	id := contract.ThreadWorkflowID(n.ThreadID)
-	_, err := temporal.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
+	_, err := server.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
 		contract.Nudge{Kind: contract.NudgeKind(n.Kind), TurnID: n.TurnID},
 		client.StartWorkflowOptions{
 			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID, WorkflowTaskTimeout: taskTimeout,
 			WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+			Priority:              temporal.Priority{PriorityKey: contract.ConversationPriority, FairnessKey: contract.FairnessKey(n.OwnerID)},
 		},
 		contract.ThreadWorkflow, contract.ThreadInput{ThreadID: n.ThreadID})
 	return err

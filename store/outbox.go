@@ -13,6 +13,7 @@ type Nudge struct {
 	ThreadID string
 	Kind     NudgeKind
 	TurnID   string // may be empty
+	OwnerID  string // of the thread
 }
 
 // NudgeKind says what a nudge is about.
@@ -41,19 +42,36 @@ func (t *tx) queueNudges(b *pgx.Batch) {
 		b.Queue(`
 			INSERT INTO outbox (thread_id, kind, turn_id)
 			VALUES ($1, $2, NULLIF($3, ''))
-			RETURNING id`, n.ThreadID, string(n.Kind), n.TurnID).QueryRow(func(r pgx.Row) error { return r.Scan(&n.ID) })
+			RETURNING id, (SELECT owner_id FROM threads WHERE id = $1)`, n.ThreadID, string(n.Kind), n.TurnID).QueryRow(func(r pgx.Row) error {
+			return r.Scan(&n.ID, &n.OwnerID)
+		})
 	}
 }
 
-// NudgesDue returns at most limit nudges that are not known to have gone out, and puts each off by delay, so that other
-// relays leave them alone meanwhile.
+// dueWindow is how many nudges, those longest due, NudgesDue looks at to be fair: enough for every owner to be among them.
+const dueWindow = 10_000
+
+// NudgesDue returns at most limit nudges that are not known to have gone out, of each owner the oldest first and then of
+// each the next, and puts each off by delay, so that other relays leave them alone meanwhile.
 func (db *DB) NudgesDue(ctx context.Context, limit int, delay time.Duration) ([]Nudge, error) {
 	rows, _ := db.pool.Query(ctx, `
-		UPDATE outbox
+		WITH due AS (
+			SELECT id, thread_id, due_at FROM outbox WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT @window
+		), fair AS (
+			SELECT d.id
+			FROM due d
+			JOIN threads t ON t.id = d.thread_id
+			ORDER BY row_number() OVER (PARTITION BY t.owner_id ORDER BY d.due_at, d.id), d.due_at
+			LIMIT @limit
+		), free AS (
+			SELECT id FROM outbox WHERE id IN (SELECT id FROM fair) AND due_at <= clock_timestamp() FOR UPDATE SKIP LOCKED
+		)
+		UPDATE outbox o
 		SET due_at = clock_timestamp() + @delay::interval
-		WHERE id IN (
-			SELECT id FROM outbox WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT @limit FOR UPDATE SKIP LOCKED)
-		RETURNING id, thread_id, kind, COALESCE(turn_id, '')`, pgx.NamedArgs{"delay": delay, "limit": limit})
+		FROM free, threads t
+		WHERE o.id = free.id AND t.id = o.thread_id
+		RETURNING o.id, o.thread_id, o.kind, COALESCE(o.turn_id, ''), t.owner_id`,
+		pgx.NamedArgs{"delay": delay, "limit": limit, "window": dueWindow})
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Nudge])
 	return list, wrap("read outbox", err)
 }
@@ -83,7 +101,9 @@ func (db *DB) Sweep(ctx context.Context, idle time.Duration) ([]Nudge, error) {
 		), moved AS (
 			UPDATE turns t SET driven_at = clock_timestamp() FROM still WHERE t.id = still.id RETURNING t.thread_id
 		)
-		SELECT DISTINCT 0::bigint, thread_id, 'work', '' FROM moved`, pgx.NamedArgs{"idle": idle})
+		SELECT DISTINCT 0::bigint, m.thread_id, 'work', '', t.owner_id
+		FROM moved m
+		JOIN threads t ON t.id = m.thread_id`, pgx.NamedArgs{"idle": idle})
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Nudge])
 	return list, wrap("sweep", err)
 }

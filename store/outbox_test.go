@@ -29,7 +29,7 @@ func TestNudgeIsInTheOutboxWhenTheAcceptReturns(t *testing.T) {
 	due, err = b.db.NudgesDue(b.ctx(), 10, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, called, due)
-	require.Equal(t, []store.Nudge{{ID: due[0].ID, ThreadID: b.thread, Kind: store.NudgeWork, TurnID: out.TurnID}}, due)
+	require.Equal(t, []store.Nudge{{ID: due[0].ID, ThreadID: b.thread, Kind: store.NudgeWork, TurnID: out.TurnID, OwnerID: owner}}, due)
 
 	due, err = b.db.NudgesDue(b.ctx(), 10, time.Minute)
 	require.NoError(t, err)
@@ -82,6 +82,24 @@ func TestTwoRelaysNeverGetTheSameRow(t *testing.T) {
 	}
 }
 
+func TestAnOwnerWithAThousandNudgesHoldsUpNobodyElses(t *testing.T) {
+	b := setup(t)
+	b.exec(`INSERT INTO outbox (thread_id, kind, due_at) SELECT $1, 'work', clock_timestamp() - interval '1 hour' FROM generate_series(1, 1000)`, b.thread)
+	for _, other := range []string{"bert", "cleo"} {
+		require.NoError(t, b.db.EnsureOwner(b.ctx(), other))
+		th, err := b.db.OpenThread(b.ctx(), other, "")
+		require.NoError(t, err)
+		b.exec(`INSERT INTO outbox (thread_id, kind, due_at) VALUES ($1, 'work', clock_timestamp())`, th.ID)
+	}
+	due, err := b.db.NudgesDue(b.ctx(), 5, time.Minute)
+	require.NoError(t, err)
+	count := map[string]int{}
+	for _, n := range due {
+		count[n.OwnerID]++
+	}
+	require.Equal(t, map[string]int{owner: 3, "bert": 1, "cleo": 1}, count)
+}
+
 func TestSweepFindsWhatNobodyMoves(t *testing.T) {
 	drive := func(b *bundle, r run) {
 		b.t.Helper()
@@ -119,7 +137,7 @@ func TestSweepFindsWhatNobodyMoves(t *testing.T) {
 				require.Empty(t, got)
 				return
 			}
-			require.Equal(t, []store.Nudge{{ThreadID: b.thread, Kind: store.NudgeWork}}, got)
+			require.Equal(t, []store.Nudge{{ThreadID: b.thread, Kind: store.NudgeWork, OwnerID: owner}}, got)
 			got, err = b.second().Sweep(b.ctx(), time.Minute)
 			require.NoError(t, err)
 			require.Empty(t, got, "two sweeps share the work")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.temporal.io/api/enums/v1"
@@ -26,7 +27,9 @@ import (
 type Config struct {
 	Namespace     string
 	Activities    activities.Config // WorkerID, Deltas and Temporal are filled in
-	MaxStints     int               // stints and tools at once; default 100
+	MaxStints     int               // stints at once; default 100
+	MaxTools      int               // tools with side effects at once; default 100
+	MaxTasks      int               // workflow tasks at once, each with the claim or the end that it makes; default 50
 	DrainTimeout  time.Duration     // how long a stopping worker waits for rounds under way; default 30s
 	StickyTimeout time.Duration     // how long a workflow task waits for the worker that has it cached; default 1s
 }
@@ -42,6 +45,12 @@ const reapEvery = time.Second
 func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	if cfg.MaxStints == 0 {
 		cfg.MaxStints = 100
+	}
+	if cfg.MaxTools == 0 {
+		cfg.MaxTools = 100
+	}
+	if cfg.MaxTasks == 0 {
+		cfg.MaxTasks = 50
 	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 30 * time.Second
@@ -62,26 +71,31 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	acts := activities.New(cfg.Activities)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	refused := make(chan error, 1) // the SDK calls OnFatalError once
-	w := worker.New(c, contract.TaskQueue, worker.Options{
-		Identity:                           entry.ID,
-		MaxConcurrentActivityExecutionSize: cfg.MaxStints,
-		WorkerStopTimeout:                  cfg.DrainTimeout,
-		StickyScheduleToStartTimeout:       cfg.StickyTimeout,
-		MaxHeartbeatThrottleInterval:       heartbeatThrottle,
-		DefaultHeartbeatThrottleInterval:   heartbeatThrottle,
+	refused := make(chan error, 2) // the SDK calls OnFatalError once a worker
+	options := worker.Options{
+		Identity:                               entry.ID,
+		MaxConcurrentActivityExecutionSize:     cfg.MaxStints,
+		MaxConcurrentWorkflowTaskExecutionSize: cfg.MaxTasks,
+		WorkerStopTimeout:                      cfg.DrainTimeout,
+		StickyScheduleToStartTimeout:           cfg.StickyTimeout,
+		MaxHeartbeatThrottleInterval:           heartbeatThrottle,
+		DefaultHeartbeatThrottleInterval:       heartbeatThrottle,
 		OnFatalError: func(err error) {
 			refused <- err
 			cancel()
 		},
-	})
+	}
+	w := worker.New(c, contract.TaskQueue, options)
 	Register(w, acts)
+	options.DisableWorkflowWorker, options.MaxConcurrentActivityExecutionSize = true, cfg.MaxTools
+	tools := worker.New(c, contract.ToolQueue, options)
+	RegisterTools(tools, acts)
 	reapOnce(ctx, db, c, cfg.Namespace) // before this worker can be handed what a dead one held
-	if err := w.Start(); err != nil {
+	if err := errors.Join(w.Start(), tools.Start()); err != nil {
 		return fmt.Errorf("run worker: %w", err)
 	}
 	reap(ctx, db, c, cfg.Namespace)
-	w.Stop()
+	stop(w, tools)
 	drain, end := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer end()
 	acts.Drain(drain)
@@ -93,13 +107,26 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	}
 }
 
-// Register enters all workflows and activities under the names of package contract.
+// stop ends workers side by side, as each waits for what it runs.
+func stop(workers ...worker.Worker) {
+	var ended sync.WaitGroup
+	for _, w := range workers {
+		ended.Go(w.Stop)
+	}
+	ended.Wait()
+}
+
+// Register enters the workflows and activities of contract.TaskQueue under the names of package contract.
 func Register(r worker.Registry, a *activities.Activities) {
 	r.RegisterWorkflowWithOptions(workflows.Thread, workflow.RegisterOptions{Name: contract.ThreadWorkflow})
 	r.RegisterWorkflowWithOptions(workflows.Background, workflow.RegisterOptions{Name: contract.BackgroundWorkflow})
 	r.RegisterActivityWithOptions(a.Claim, activity.RegisterOptions{Name: contract.ClaimActivity})
 	r.RegisterActivityWithOptions(a.End, activity.RegisterOptions{Name: contract.EndActivity})
 	r.RegisterActivityWithOptions(a.Stint, activity.RegisterOptions{Name: contract.StintActivity})
+}
+
+// RegisterTools enters what contract.ToolQueue has: the activities of tools with side effects, under any name.
+func RegisterTools(r worker.ActivityRegistry, a *activities.Activities) {
 	r.RegisterDynamicActivity(a.Tool, activity.DynamicRegisterOptions{})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
+	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/worker"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -136,7 +137,13 @@ func work(t *testing.T, c client.Client, threadID string) (*site, func()) {
 	w := worker.New(c, contract.TaskQueue, worker.Options{MaxHeartbeatThrottleInterval: 100 * time.Millisecond, WorkerStopTimeout: time.Second})
 	s.register(w)
 	require.NoError(t, w.Start())
-	return s, w.Stop
+	tools := worker.New(c, contract.ToolQueue, worker.Options{DisableWorkflowWorker: true, WorkerStopTimeout: time.Second})
+	tools.RegisterDynamicActivity(s.Tool, activity.DynamicRegisterOptions{})
+	require.NoError(t, tools.Start())
+	return s, func() {
+		tools.Stop()
+		w.Stop()
+	}
 }
 
 func (s *site) nudge(kind contract.NudgeKind, turnID string) {

@@ -141,6 +141,7 @@ func (t *threadRun) startChild(ctx workflow.Context, turn contract.TurnRef) {
 		StaticSummary:         "Background turn from " + string(turn.Source),
 		WorkflowTaskTimeout:   taskTimeout,
 		TypedSearchAttributes: attributes(t.in.ThreadID, t.claimed.OwnerID, turn, string(thread.TurnRunning)),
+		Priority:              temporal.Priority{PriorityKey: contract.BackgroundPriority, FairnessKey: contract.FairnessKey(t.claimed.OwnerID)},
 	})
 	in := contract.BackgroundInput{Turn: turn, Settings: t.claimed.Settings}
 	child := workflow.ExecuteChildWorkflow(ctx, contract.BackgroundWorkflow, in)

@@ -96,6 +96,7 @@ func (r *turnRun) tools(ctx workflow.Context, list []contract.ToolRef) {
 	for _, tool := range list {
 		names = append(names, tool.Name)
 		options := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+			TaskQueue:           contract.ToolQueue,
 			StartToCloseTimeout: tool.Limit + time.Minute, // the tool's own limit comes first
 			HeartbeatTimeout:    r.settings.Heartbeat,
 			WaitForCancellation: true,

@@ -63,7 +63,10 @@ type config struct {
 
 	StintRounds   int           `env:"BOBBIN_STINT_MAX_ROUNDS" envDefault:"20"`
 	StintDuration time.Duration `env:"BOBBIN_STINT_MAX_DURATION" envDefault:"60s"`
+	StintWait     time.Duration `env:"BOBBIN_STINT_MAX_WAIT" envDefault:"1s"`
 	Stints        int           `env:"BOBBIN_WORKER_STINTS" envDefault:"100"`
+	Tools         int           `env:"BOBBIN_WORKER_TOOLS" envDefault:"100"`
+	Tasks         int           `env:"BOBBIN_WORKER_WORKFLOW_TASKS" envDefault:"50"`
 	DrainTimeout  time.Duration `env:"BOBBIN_DRAIN_TIMEOUT" envDefault:"30s"`
 
 	// Of `bobbin chat`.
@@ -145,6 +148,9 @@ func (c config) check(name string) (wrong []string) {
 	} {
 		rule(n > 0, "%s: want at least 1, got %d", field, n)
 	}
+	rule(c.Tools > 0, "BOBBIN_WORKER_TOOLS: want at least 1, got %d", c.Tools)
+	rule(c.Tasks > 1, "BOBBIN_WORKER_WORKFLOW_TASKS: want at least 2, got %d", c.Tasks)
+	rule(c.StintWait >= 0, "BOBBIN_STINT_MAX_WAIT: want 0s, for none, or more, got %v", c.StintWait)
 	for field, d := range map[string]time.Duration{
 		"BOBBIN_TURN_MAX_DURATION": c.TurnDuration, "BOBBIN_WRAP_UP_DURATION": c.WrapUp, "BOBBIN_TAKE_TIMEOUT": c.TakeTimeout,
 		"BOBBIN_STINT_MAX_DURATION": c.StintDuration, "BOBBIN_DRAIN_TIMEOUT": c.DrainTimeout, "BOBBIN_THREAD_IDLE": c.ThreadIdle,
@@ -210,8 +216,9 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 	}
 	limits := agent.DefaultLimits
 	limits.Rounds, limits.Duration, limits.ToolCalls, limits.WrapUp = c.TurnRounds, c.TurnDuration, c.TurnToolCalls, c.WrapUp
+	limits.LongWait = c.StintWait
 	return worker.Config{
-		Namespace: c.TemporalNamespace, MaxStints: c.Stints, DrainTimeout: c.DrainTimeout,
+		Namespace: c.TemporalNamespace, MaxStints: c.Stints, MaxTools: c.Tools, MaxTasks: c.Tasks, DrainTimeout: c.DrainTimeout,
 		Activities: activities.Config{
 			Model: model, Tools: registry, Limits: limits, Window: agent.Window{Tokens: c.ModelContext, At: c.CompactAt, Keep: c.CompactKeep}, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
 			Settings: contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},

@@ -24,6 +24,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,6 +71,10 @@ type Config struct {
 	// are, and Log is told. Headless means no UI.
 	Port, UIPort int
 	Headless     bool
+
+	// Settings are dynamic configuration on top of what the server has anyway,
+	// each key=json.
+	Settings []string
 
 	// Program is a devserver or temporal program to use as it is; "" looks for one.
 	Program string
@@ -269,10 +274,13 @@ func (s *Server) args(c Config) []string {
 	for name, kind := range c.SearchAttributes {
 		args = append(args, "--search-attribute", name+"="+kind)
 	}
+	settings := c.Settings
 	if s.program.devserver {
-		return append(args, "--stop-with-parent")
+		args = append(args, "--stop-with-parent")
+	} else {
+		settings = append(slices.Clone(stockSettings), settings...)
 	}
-	for _, setting := range stockSettings {
+	for _, setting := range settings {
 		args = append(args, "--dynamic-config-value", setting)
 	}
 	return args
