@@ -260,3 +260,9 @@ func keyOf(r *http.Request) (string, error) {
 	err := json.NewDecoder(r.Body).Decode(&in)
 	return in.Arguments.Key, err
 }
+
+// openWorkflows counts the workflows of the namespace that run, as Temporal's visibility knows them.
+func (h *house) openWorkflows(ctx context.Context) (int64, error) {
+	resp, err := h.temporal.CountWorkflow(ctx, &workflowservice.CountWorkflowExecutionsRequest{Namespace: h.namespace, Query: "ExecutionStatus = 'Running'"})
+	return resp.GetCount(), err
+}

@@ -28,14 +28,15 @@ type options struct {
 // A lab is what all rows share: a Postgres, a Temporal server in it, the binary, the provider and the tools.
 type lab struct {
 	options
-	dir      string
-	admin    string // DSN of the server's own database
-	postgres *postgres.Server
-	temporal *temporal.Server
-	binary   string
-	model    *model
-	tools    *toolServer
-	houses   []*house
+	dir         string
+	admin       string // DSN of the server's own database
+	postgres    *postgres.Server
+	temporal    *temporal.Server
+	temporalDSN string // empty: it keeps its state in memory
+	binary      string
+	model       *model
+	tools       *toolServer
+	houses      []*house
 }
 
 // open starts all that rows share. close must be called.
@@ -82,9 +83,10 @@ func (l *lab) openServers(ctx context.Context) (err error) {
 		Program: os.Getenv("BOBBIN_TEST_TEMPORAL_PROGRAM"), Memory: l.short,
 	}
 	if !l.short {
-		if cfg.PostgresDSN, err = l.database(ctx, "temporal"); err != nil {
+		if l.temporalDSN, err = l.database(ctx, "temporal"); err != nil {
 			return err
 		}
+		cfg.PostgresDSN = l.temporalDSN
 	}
 	l.temporal, err = temporal.Start(ctx, cfg)
 	return err

@@ -24,6 +24,10 @@ var rows = []row{
 	{"steer", "steer: accept to the model request that shows it", steer},
 	{"token", "provider's token to a subscriber of another process", token},
 	{"stop", "stop to the provider's connection closed", stop},
+	{"load", "many threads at once", load},
+	{"kill", "everything killed with ten messages waiting", kill},
+	{"idle", "idle threads", idle},
+	{"age", "a thread's 500th turn", age},
 }
 
 // A row is measured by run, which returns one line or more.
