@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // tick is the unit of the times in /proc: https://man7.org/linux/man-pages/man5/proc_pid_stat.5.html
@@ -51,32 +54,46 @@ func cpuOf(list ...*process) (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// postgresCPU is what all processes of the Postgres server have used so far, ended ones among them.
-func (h *house) postgresCPU(ctx context.Context) (time.Duration, error) {
+// A postgresWork is what all processes of the Postgres server have used so far, ended ones among them.
+type postgresWork struct{ temporal, rest time.Duration }
+
+func (h *house) postgresCPU(ctx context.Context) (w postgresWork, err error) {
+	rows, err := h.sql.Query(ctx, `SELECT pid FROM pg_stat_activity WHERE datname = 'temporal'`)
+	if err != nil {
+		return w, err
+	}
+	temporal, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return w, err
+	}
 	backend, err := h.count(ctx, `SELECT pg_backend_pid()::bigint`)
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	s, err := statOf(int(backend))
 	if err != nil {
-		return 0, err
+		return w, err
 	}
 	postmaster := s.parent
 	if s, err = statOf(postmaster); err != nil {
-		return 0, err
+		return w, err
 	}
-	sum := s.cpu + s.waited
+	w.rest = s.cpu + s.waited
 	dirs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well formed
 	for _, dir := range dirs {
 		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil {
 			continue
 		}
-		if s, err := statOf(pid); err == nil && s.parent == postmaster { // it may have ended meanwhile
-			sum += s.cpu
+		switch s, err := statOf(pid); {
+		case err != nil || s.parent != postmaster: // it may have ended meanwhile
+		case slices.Contains(temporal, pid):
+			w.temporal += s.cpu
+		default:
+			w.rest += s.cpu
 		}
 	}
-	return sum, nil
+	return w, nil
 }
 
 // temporalCPU is what the Temporal server has used so far.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
@@ -67,6 +68,12 @@ func (l *lab) house(ctx context.Context, env ...string) (_ *house, err error) {
 		"DATABASE_URL=" + h.dsn, "TEMPORAL_ADDRESS=" + l.temporal.Address(), "TEMPORAL_NAMESPACE=" + name,
 		"OPENAI_API_KEY=bench", "OPENAI_BASE_URL=" + l.model.url(), "BOBBIN_MODEL=scripted", "BOBBIN_TOOLS_FILE=" + toolsFile,
 	}, env...)
+	if l.profile != "" {
+		if _, err := h.sql.Exec(ctx, `CREATE EXTENSION pg_stat_statements`); err != nil {
+			return nil, err
+		}
+		h.env = append(h.env, "BOBBIN_BENCH_PROFILE="+l.profile)
+	}
 	if err := h.migrate(ctx); err != nil {
 		return nil, err
 	}
@@ -151,8 +158,35 @@ func (h *house) startWorker() (err error) {
 	return err
 }
 
+// statements writes which statements cost most, of all databases.
+func (h *house) statements(ctx context.Context) error {
+	rows, err := h.sql.Query(ctx, `
+		SELECT format('%s %s calls=%s total=%sms plan=%sms wal=%sKiB rows=%s %s', d.datname, s.queryid, s.calls, round(s.total_exec_time), round(s.total_plan_time),
+			round(s.wal_bytes / 1024), s.rows, regexp_replace(left(s.query, 300), '\s+', ' ', 'g'))
+		FROM pg_stat_statements s
+		JOIN pg_database d ON d.oid = s.dbid
+		ORDER BY s.total_exec_time DESC
+		LIMIT 80`)
+	if err != nil {
+		return err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(h.profile, h.namespace+"-statements.txt"), []byte(strings.Join(list, "\n")), 0o600)
+}
+
 func (h *house) close() {
+	if h.profile != "" && h.sql != nil {
+		if err := h.statements(context.Background()); err != nil {
+			h.lab.say("statements not written: %v", err)
+		}
+	}
 	for _, p := range h.processes {
+		if h.profile != "" && !strings.HasPrefix(p.name, "floor") {
+			p.written()
+		}
 		p.kill()
 	}
 	h.http.CloseIdleConnections()

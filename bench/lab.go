@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -17,7 +19,7 @@ import (
 )
 
 // patience bounds each wait. Nothing is decided by its passing, but that something is broken.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 type options struct {
 	short   bool
@@ -55,8 +57,8 @@ func open(ctx context.Context, o options) (_ *lab, err error) {
 	}()
 	l.say("building the binary …")
 	l.binary = filepath.Join(l.dir, "bobbin")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", l.binary, "bobbin/cmd/bobbin").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build: %w\n%s", err, out)
+	if err := l.build(ctx); err != nil {
+		return nil, err
 	}
 	if err := l.openServers(ctx); err != nil {
 		return nil, err
@@ -68,12 +70,53 @@ func open(ctx context.Context, o options) (_ *lab, err error) {
 	return l, err
 }
 
+//go:embed hook.go.txt
+var hook []byte
+
+// build makes the binary as it is shipped; where profiles are wanted, with one file more.
+func (l *lab) build(ctx context.Context) error {
+	args := []string{"build", "-o", l.binary}
+	if l.profile != "" {
+		overlay, err := l.overlay(ctx)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	if out, err := exec.CommandContext(ctx, "go", append(args, "bobbin/cmd/bobbin")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+func (l *lab) overlay(ctx context.Context) (file string, err error) {
+	if l.profile, err = filepath.Abs(l.profile); err != nil {
+		return "", err
+	}
+	where, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "bobbin/cmd/bobbin").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the binary's source: %w", err)
+	}
+	source := filepath.Join(l.dir, "hook.go")
+	raw, err := json.Marshal(map[string]any{"Replace": map[string]string{
+		filepath.Join(strings.TrimSpace(string(where)), "bench_hook.go"): source,
+	}})
+	file = filepath.Join(l.dir, "overlay.json")
+	return file, errors.Join(err, os.MkdirAll(l.profile, 0o750), os.WriteFile(source, hook, 0o600), os.WriteFile(file, raw, 0o600))
+}
+
 func (l *lab) openServers(ctx context.Context) (err error) {
 	l.say("starting Postgres and Temporal …")
 	if l.short {
 		l.admin, err = postgres.Shared(ctx)
-	} else if l.postgres, err = postgres.Start(ctx, postgres.Config{Dir: filepath.Join(l.dir, "postgres"), Log: l.say}); err == nil {
-		l.admin = l.postgres.DSN()
+	} else {
+		c := postgres.Config{Dir: filepath.Join(l.dir, "postgres"), Log: l.say}
+		if l.profile != "" {
+			c.Settings = map[string]string{"shared_preload_libraries": "pg_stat_statements", "track_io_timing": "on"}
+		}
+		if l.postgres, err = postgres.Start(ctx, c); err == nil {
+			l.admin = l.postgres.DSN()
+		}
 	}
 	if err != nil {
 		return err

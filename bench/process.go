@@ -84,6 +84,12 @@ func (p *process) waitLog(pattern *regexp.Regexp) (string, error) {
 	return "", fmt.Errorf("%s does not log %s: %s", p.name, pattern, p.logTail())
 }
 
+// written makes the process write its profile, if it has one, and gives it a moment for that.
+func (p *process) written() {
+	_ = p.cmd.Process.Signal(syscall.SIGUSR2) // it may have ended
+	time.Sleep(time.Second)
+}
+
 // kill ends the process as a crash does, and waits until it is gone.
 func (p *process) kill() {
 	_ = p.cmd.Process.Signal(syscall.SIGKILL)
