@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/temporal"
@@ -35,11 +36,15 @@ type Config struct {
 	StintDuration time.Duration // after which a stint comes back at its next round head; default 60s
 	ProgressAfter time.Duration // a phase that takes longer is told to the workflow; default 2s
 	Settings      contract.Settings
+
+	StintSlots, ToolSlots int                   // how many the worker runs at once, for the metric
+	Metrics               prometheus.Registerer // nil: what is counted is shown nowhere
 }
 
 // Activities are registered with a worker by name, see package contract.
 type Activities struct {
 	Config
+	metrics  *metrics
 	detached sync.WaitGroup // tools with side effects that go on after their turn was stopped
 }
 
@@ -58,7 +63,10 @@ func New(cfg Config) *Activities {
 	if cfg.ProgressAfter == 0 {
 		cfg.ProgressAfter = 2 * time.Second
 	}
-	return &Activities{Config: cfg}
+	m := newMetrics(cfg.Metrics)
+	m.slots.WithLabelValues(slotStint).Set(float64(cfg.StintSlots))
+	m.slots.WithLabelValues(slotTool).Set(float64(cfg.ToolSlots))
+	return &Activities{Config: cfg, metrics: m}
 }
 
 // Drain waits until the tools that go on after their turn was stopped have ended, or ctx ends.

@@ -46,7 +46,7 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 	for _, c := range inside {
 		group.Go(func() error {
 			if c.State.Open() {
-				if err := runTool(limited, s.Tools, s.ref, c); err != nil {
+				if err := s.runTool(limited, s.ref, c); err != nil {
 					return err
 				}
 			}
@@ -67,8 +67,9 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 
 // runTool runs a call and puts its result in c. The error is the cause of ctx's end, but for the turn's time limit, which
 // is a result.
-func runTool(ctx context.Context, reg *tools.Registry, ref store.TurnRef, c *thread.Call) error {
-	res, err := reg.Run(ctx, c.Name, tools.Call{
+func (a *Activities) runTool(ctx context.Context, ref store.TurnRef, c *thread.Call) error {
+	defer a.metrics.ran(a.Tools, c, time.Now())
+	res, err := a.Tools.Run(ctx, c.Name, tools.Call{
 		Key: c.Key(), ThreadID: ref.ThreadID, TurnID: ref.ID, Arguments: json.RawMessage(c.Arguments),
 	})
 	switch {

@@ -20,6 +20,7 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 		return contract.Ended{}, failure(err)
 	}
 	usage := ended.Turn.Usage
+	a.metrics.ended(ended.Turn, ended.Status)
 	if in.Fail != "" {
 		slog.Warn("turn failed", "turn", in.Turn.ID, "thread", in.Turn.ThreadID, "code", string(in.Fail), "status", string(ended.Status))
 	}

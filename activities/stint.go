@@ -48,6 +48,7 @@ type stint struct {
 }
 
 func (s *stint) run(outer context.Context) (contract.StintResult, error) {
+	defer s.metrics.use(slotStint)()
 	s.attempt = s.Activities.attempt(outer, s.turn.ID)
 	defer s.leave(outer, s.attempt)
 	ctx, cancel := s.untilStopped(outer, s.turn.ID)
@@ -145,7 +146,9 @@ func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
 	if s.ref.Background {
 		return nil, nil
 	}
+	began := time.Now()
 	entries, err := s.Store.Take(ctx, s.turn.ID)
+	s.metrics.took(began, len(entries), err)
 	switch {
 	case err == nil:
 		s.line.Loaded = s.line.Loaded || len(entries) > 0
@@ -162,15 +165,23 @@ func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
 	delta := thread.Delta{TurnID: s.turn.ID, Round: round, Attempt: s.model}
+	model, began := s.Model.Model(), time.Now()
 	var show func(string)
 	if !s.ref.Background {
 		show = func(text string) {
+			if delta.Offset == 0 {
+				s.metrics.firstText.WithLabelValues(model).Observe(time.Since(began).Seconds())
+			}
 			delta.Text = text
 			s.Deltas.Write(s.ref, delta)
 			delta.Offset += len(text)
 		}
 	}
 	reply, err := s.Model.Call(limited, p, show)
+	s.metrics.called(model, began, err)
+	if err != nil && errors.Is(context.Cause(ctx), thread.ErrFenced) {
+		s.stopped(ctx, s.ref)
+	}
 	if delta.Offset > 0 {
 		s.Deltas.Flush(ctx, s.turn.ID)
 	}
@@ -228,6 +239,7 @@ func (s *stint) commit(ctx context.Context, r agent.Round) (entries []thread.Ent
 	if err != nil {
 		return nil, err
 	}
+	s.metrics.committed(s.Model.Model(), string(r.Outcome), r.Reply.Usage)
 	s.line.InputTokens, s.line.OutputTokens = r.Reply.Usage.InputTokens, r.Reply.Usage.OutputTokens
 	s.closeLine()
 	s.newLine(r.N + 1)

@@ -26,6 +26,7 @@ func (a *Activities) Tool(ctx context.Context, args converter.EncodedValues) (st
 		return struct{}{}, failure(err)
 	}
 	defer a.leave(ctx, at)
+	defer a.metrics.use(slotTool)()
 	ref := refOf(in.Turn)
 	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index, a.WorkerID)
 	if err != nil || !ok {
@@ -51,7 +52,7 @@ func (a *Activities) act(ctx context.Context, ref store.TurnRef, call thread.Cal
 	done := make(chan error, 1)
 	ctx = context.WithoutCancel(ctx)
 	a.detached.Go(func() {
-		err := runTool(ctx, a.Tools, ref, &call)
+		err := a.runTool(ctx, ref, &call)
 		if err == nil {
 			err = insist(ctx, func(ctx context.Context) error { return a.Store.FinishCall(ctx, ref, call) })
 		}

@@ -21,7 +21,8 @@ type Config struct {
 	// Ready is asked by /readyz, beside Postgres. What its error says, a line for each thing that is missing, is shown to
 	// anyone. Nil: nothing else is needed.
 	Ready func(context.Context) error
-	// Done ends event streams when it is closed, so that a server that shuts down need not wait for them.
+	// Done is closed when the process is told to end: event streams end, so that nobody need wait for them, and /readyz
+	// says no.
 	Done <-chan struct{}
 	// LocalKey is a key of LocalOwner, an owner that the store has. It is kept nowhere, so it is worth nothing beyond this
 	// handler: give it where only this machine reaches it. Empty: there is none.
@@ -85,6 +86,19 @@ func init() { gin.SetMode(gin.ReleaseMode) } // gin keeps it for the process, an
 
 // New returns the handler of all routes. It is safe for concurrent use, as many handlers on one database are.
 func New(cfg Config) http.Handler {
+	a, e := newEngine(cfg)
+	e.GET("/v1/openapi.yaml", a.openapi)
+	a.routes(e.Group("/v1", a.authorize))
+	return e
+}
+
+// Operator returns a handler of /healthz, /readyz and /metrics alone, for a process without an API.
+func Operator(cfg Config) http.Handler {
+	_, e := newEngine(cfg)
+	return e
+}
+
+func newEngine(cfg Config) (*api, *gin.Engine) {
 	cfg.fill()
 	a := &api{cfg: cfg, store: cfg.Store, keys: newKeys(cfg.Store.OwnerOf, cfg.KeyTTL), metrics: newMetrics(cfg.Metrics)}
 	e := gin.New()
@@ -96,8 +110,7 @@ func New(cfg Config) http.Handler {
 		a.fail(c, &Problem{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The header Allow names the methods of this address."})
 	})
 	a.operatorRoutes(e)
-	a.routes(e.Group("/v1", a.authorize))
-	return e
+	return a, e
 }
 
 func (a *api) operatorRoutes(e *gin.Engine) {
@@ -105,7 +118,6 @@ func (a *api) operatorRoutes(e *gin.Engine) {
 		e.Handle(method, "/healthz", a.healthz)
 		e.Handle(method, "/readyz", a.readyz)
 	}
-	e.GET("/v1/openapi.yaml", a.openapi)
 	e.GET("/metrics", gin.WrapH(promhttp.HandlerFor(a.cfg.Metrics, promhttp.HandlerOpts{})))
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -169,6 +170,9 @@ func (s *stream) copy(ctx context.Context, batches <-chan []thread.Event) {
 		case <-ctx.Done():
 			return
 		case <-s.cfg.Done:
+			// Told apart from a broken stream, and not all at once at those that are left.
+			fmt.Fprintf(&s.buf, "retry: %d\n: this server ends, come back with the last id\n\n", (retryHint/4 + rand.N(retryHint)).Milliseconds())
+			_ = s.flush()
 			return
 		case <-idle.C:
 			s.buf.WriteString(": still here\n\n")

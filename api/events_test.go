@@ -227,14 +227,18 @@ func TestASilentStreamIsKeptAlive(t *testing.T) {
 	require.Equal(t, ": still here", s.line())
 }
 
-func TestAStreamEndsWhenItsServerShutsDown(t *testing.T) {
+func TestAProcessThatWasToldToEndIsAliveAndNotReadyAndItsStreamsSayWhenToComeBack(t *testing.T) {
 	t.Parallel()
 	done := make(chan struct{})
 	b := setup(t, func(c *api.Config) { c.Done = done })
 	s := b.stream(b.open(), "")
 	close(done)
-	_, err := s.r.ReadByte()
-	require.ErrorIs(t, err, io.EOF)
+	last, err := io.ReadAll(s.r)
+	require.NoError(t, err)
+	require.Regexp(t, `^retry: \d+\n: this server ends, come back with the last id\n\n$`, string(last))
+	a := b.refused(503, "unavailable", "GET", "/readyz", "")
+	require.Equal(t, []any{"the process has been told to end"}, a.body["missing"])
+	b.ok("GET", "/healthz", "")
 }
 
 func TestAStreamIsGivenUpWhenItsClientIsGone(t *testing.T) {

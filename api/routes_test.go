@@ -2,9 +2,11 @@ package api_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -271,6 +273,8 @@ func TestHealthListsWhatWaitsAndWhatFailed(t *testing.T) {
 	require.EqualValues(t, 1, got["waiting"])
 	require.EqualValues(t, 1, got["running"])
 	require.Len(t, got["failed"], 1)
+	require.EqualValues(t, 1, got["undriven"], "nobody drives what was claimed as it was accepted")
+	require.EqualValues(t, 0, got["workers"])
 	require.NotEmpty(t, got["oldest_waiting"])
 }
 
@@ -425,6 +429,39 @@ func TestReadyNamesEverythingThatIsMissing(t *testing.T) {
 	})
 	a := b.refused(503, "unavailable", "GET", "/readyz", "")
 	require.Equal(t, []any{"temporal does not answer", "no worker"}, a.body["missing"])
+}
+
+// A schema that is ahead is what the old version sees in the middle of a rolling deploy: it must serve on.
+func TestReadyWantsASchemaThatIsNotOlder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn, err := sql.Open("pgx", b.dsn)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close() }()
+	_, err = conn.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`)
+	require.NoError(t, err)
+	notes := b.ok("GET", "/readyz", "")["notes"].([]any)
+	require.Contains(t, notes[0], "9999")
+	_, err = conn.ExecContext(t.Context(), `DELETE FROM goose_db_version WHERE version_id > 0`)
+	require.NoError(t, err)
+	a := b.refused(503, "unavailable", "GET", "/readyz", "")
+	require.Contains(t, a.body["missing"].([]any)[0], "run bobbin migrate")
+	_, err = conn.ExecContext(t.Context(), `DROP TABLE goose_db_version`)
+	require.NoError(t, err)
+	a = b.refused(503, "unavailable", "GET", "/readyz", "")
+	require.Equal(t, []any{"the database has no schema: run bobbin migrate"}, a.body["missing"])
+}
+
+func TestAnOperatorsHandlerHasNoAPI(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	s := httptest.NewServer(api.Operator(api.Config{Store: b.db, Log: slog.New(slog.DiscardHandler)}))
+	defer s.Close()
+	b.url = s.URL
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		require.Equal(t, 200, b.do("GET", path, "", "Authorization", "").status, path)
+	}
+	b.refused(404, "not_found", "GET", "/v1/health", "")
 }
 
 func TestAPanicIsAProblemWithoutItsText(t *testing.T) {

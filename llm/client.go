@@ -127,6 +127,9 @@ func newHTTPClient() *http.Client {
 	}
 }
 
+// Model is the model's name, as configured.
+func (c *Client) Model() string { return c.cfg.Model }
+
 // Call asks the model once and returns its whole reply, mended (see Mend).
 //
 // onText, which may be nil, gets the answer's text while it is written: valid UTF-8 pieces without NUL, called from the

@@ -104,12 +104,15 @@ func (db *DB) Replay(ctx context.Context, ownerID, turnID string) (*thread.Turn,
 	return out, err
 }
 
-// Backlog is what waits and what went wrong, over all of an owner's threads.
+// Backlog is what waits and what went wrong, over all of an owner's threads. Where work is there and Workers is 0, nobody
+// does it.
 type Backlog struct {
 	Waiting       int           `json:"waiting"`
-	OldestWaiting *time.Time    `json:"oldest_waiting,omitempty"`
+	Undriven      int           `json:"undriven"`                 // of those that run: started, and no living worker drives them at the moment
+	OldestWaiting *time.Time    `json:"oldest_waiting,omitempty"` // since when the first of the waiting or undriven has been so
 	Running       int           `json:"running"`
-	Failed        []thread.Turn `json:"failed"` // the newest 20
+	Workers       int           `json:"workers"` // that live, of the whole server
+	Failed        []thread.Turn `json:"failed"`  // the newest 20
 }
 
 // Backlog reads an owner's backlog.
@@ -117,12 +120,16 @@ func (db *DB) Backlog(ctx context.Context, ownerID string) (Backlog, error) {
 	out := Backlog{Failed: []thread.Turn{}}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT count(*) FILTER (WHERE t.status = 'queued'), min(t.created_at) FILTER (WHERE t.status = 'queued'),
-			count(*) FILTER (WHERE t.status = 'running')
-		FROM turns t
-		JOIN threads o ON o.id = t.thread_id
-		WHERE o.owner_id = $1 AND t.status IN ('queued', 'running')`, ownerID).QueryRow(func(r pgx.Row) error {
-		return r.Scan(&out.Waiting, &out.OldestWaiting, &out.Running)
+		SELECT count(*) FILTER (WHERE t.status = 'queued'), count(*) FILTER (WHERE t.undriven), count(*) FILTER (WHERE t.status = 'running'),
+			min(CASE WHEN t.undriven THEN t.driven_at ELSE t.created_at END) FILTER (WHERE t.status = 'queued' OR t.undriven),
+			(SELECT count(*) FROM workers w WHERE `+lives+`)
+		FROM (
+			SELECT t.status, t.created_at, t.driven_at, `+undriven+` AS undriven
+			FROM turns t
+			JOIN threads o ON o.id = t.thread_id
+			WHERE o.owner_id = @owner AND t.status IN ('queued', 'running')
+		) t`, pgx.NamedArgs{"owner": ownerID, "class": workerLockClass}).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&out.Waiting, &out.Undriven, &out.Running, &out.OldestWaiting, &out.Workers)
 	})
 	b.Queue(`SELECT`+turnColumns+`
 		FROM turns t

@@ -31,6 +31,7 @@ type Config struct {
 	MaxTools      int               // tools with side effects at once; default 100
 	MaxTasks      int               // workflow tasks at once, each with the claim or the end that it makes; default 50
 	DrainTimeout  time.Duration     // how long a stopping worker waits for rounds under way; default 30s
+	Polling       func(bool)        // told true when the worker has begun to ask for work, and false when it ends; may be nil
 	StickyTimeout time.Duration     // how long a workflow task waits for the worker that has it cached; default 1s
 }
 
@@ -58,6 +59,9 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	if cfg.StickyTimeout == 0 {
 		cfg.StickyTimeout = time.Second
 	}
+	if cfg.Polling == nil {
+		cfg.Polling = func(bool) {}
+	}
 	entry, err := db.RegisterWorker(ctx)
 	if err != nil {
 		return fmt.Errorf("run worker: %w", err)
@@ -67,7 +71,7 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	defer deltas.Close()
 
 	cfg.Activities.Store, cfg.Activities.Deltas, cfg.Activities.Temporal = db, deltas, c
-	cfg.Activities.WorkerID = entry.ID
+	cfg.Activities.WorkerID, cfg.Activities.StintSlots, cfg.Activities.ToolSlots = entry.ID, cfg.MaxStints, cfg.MaxTools
 	acts := activities.New(cfg.Activities)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,7 +98,9 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 	if err := errors.Join(w.Start(), tools.Start()); err != nil {
 		return fmt.Errorf("run worker: %w", err)
 	}
+	cfg.Polling(true)
 	reap(ctx, db, c, cfg.Namespace)
+	cfg.Polling(false)
 	stop(w, tools)
 	drain, end := context.WithTimeout(context.WithoutCancel(ctx), cfg.DrainTimeout)
 	defer end()

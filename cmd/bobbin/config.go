@@ -69,6 +69,9 @@ type config struct {
 	Tasks         int           `env:"BOBBIN_WORKER_WORKFLOW_TASKS" envDefault:"50"`
 	DrainTimeout  time.Duration `env:"BOBBIN_DRAIN_TIMEOUT" envDefault:"30s"`
 
+	WorkerAddr string        `env:"BOBBIN_WORKER_ADDR"`
+	DrainDelay time.Duration `env:"BOBBIN_DRAIN_DELAY" envDefault:"1s"`
+
 	// Of `bobbin chat`.
 	URL string `env:"BOBBIN_URL" envDefault:"http://127.0.0.1:8080"`
 	Key string `env:"BOBBIN_KEY" envDefault:"dev"`
@@ -142,6 +145,11 @@ func (c config) check(name string) (wrong []string) {
 	}
 	_, port, err := net.SplitHostPort(c.Addr)
 	rule(err == nil && port != "", "BOBBIN_ADDR: want host:port, got %q", c.Addr)
+	if c.WorkerAddr != "" {
+		_, port, err := net.SplitHostPort(c.WorkerAddr)
+		rule(err == nil && port != "", "BOBBIN_WORKER_ADDR: want host:port, or nothing, got %q", c.WorkerAddr)
+	}
+	rule(c.DrainDelay >= 0, "BOBBIN_DRAIN_DELAY: want 0s or more, got %v", c.DrainDelay)
 	for field, n := range map[string]int{
 		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments, "BOBBIN_MAX_TEXT": c.MaxText,
 		"BOBBIN_STINT_MAX_ROUNDS": c.StintRounds, "BOBBIN_WORKER_STINTS": c.Stints, "BOBBIN_DATABASE_CONNECTIONS": c.MaxConns,

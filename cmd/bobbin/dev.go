@@ -168,9 +168,11 @@ func (d *dev) run(ctx context.Context) error {
 			return err
 		}
 	}
+	polls := p.watch(&wc)
+	p.delay = 0 // nobody balances
 	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) },
-		func(ctx context.Context) error { return p.serve(ctx, l) },
+		func(ctx context.Context) error { return p.serve(ctx, l, polls) },
 		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil },
 	}
 	for _, started := range d.parts {

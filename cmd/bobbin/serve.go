@@ -7,14 +7,16 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"go.temporal.io/api/serviceerror"
-	"go.temporal.io/api/workflowservice/v1"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 
 	"bobbin/api"
+	"bobbin/monitor"
 	"bobbin/relay"
 	"bobbin/store"
 	"bobbin/thread"
@@ -66,13 +68,16 @@ type plant struct {
 	temporal client.Client
 	outbox   *relay.Relay
 
+	metrics *prometheus.Registry
+
 	namespace string
-	local     bool // the API takes devKey
+	local     bool          // the API takes devKey
+	delay     time.Duration // between saying that it ends and refusing requests
 }
 
 // connect reaches Postgres and Temporal. close must be called.
 func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err error) {
-	p.outbox, p.namespace = relay.New(), cfg.TemporalNamespace
+	p.outbox, p.namespace, p.delay = relay.New(), cfg.TemporalNamespace, cfg.DrainDelay
 	sc := cfg.store()
 	sc.OnNudge = p.outbox.Kick
 	if p.db, err = openStore(ctx, sc); err != nil {
@@ -82,6 +87,7 @@ func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err err
 		p.db.Close()
 		return p, nil, err
 	}
+	p.metrics = monitor.Registry(p.db, version)
 	return p, func() {
 		p.temporal.Close()
 		p.db.Close()
@@ -107,21 +113,9 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 	return p.run(ctx, func(ctx context.Context) error { return p.serve(ctx, l) })
 }
 
-// serve answers HTTP until ctx ends. Requests under way are finished, event streams are ended.
-func (p plant) serve(ctx context.Context, l net.Listener) error {
-	cfg := api.Config{
-		Store: p.db, Done: ctx.Done(), Version: version,
-		Ready: func(ctx context.Context) error {
-			_, err := p.temporal.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: p.namespace})
-			if notFound := (*serviceerror.NamespaceNotFound)(nil); errors.As(err, &notFound) {
-				return errors.New("Temporal has no namespace of the name in TEMPORAL_NAMESPACE")
-			}
-			if err != nil {
-				return errors.New("Temporal does not answer")
-			}
-			return nil
-		},
-	}
+// serve answers HTTP until ctx ends. Balancers hear of that first; requests under way are finished, event streams are ended.
+func (p plant) serve(ctx context.Context, l net.Listener, needs ...need) error {
+	cfg := api.Config{Store: p.db, Done: ctx.Done(), Version: version, Metrics: p.metrics, Ready: ready(append(p.needs(), needs...)...)}
 	if p.local {
 		cfg.LocalKey, cfg.LocalOwner = devKey, devOwner
 	}
@@ -132,6 +126,7 @@ func (p plant) serve(ctx context.Context, l net.Listener) error {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
+		time.Sleep(p.delay)
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -148,8 +143,33 @@ func runWorker(ctx context.Context, cfg config, _ []string) error {
 		return err
 	}
 	defer closeAll()
+	polls := p.watch(&wc)
+	if cfg.WorkerAddr != "" {
+		l, err := net.Listen("tcp", cfg.WorkerAddr)
+		if err != nil {
+			return fmt.Errorf("BOBBIN_WORKER_ADDR: %w", err)
+		}
+		slog.Info("operator listens", "addr", l.Addr().String())
+		srv := api.Server(l.Addr().String(), api.Operator(api.Config{
+			Store: p.db, Done: ctx.Done(), Version: version, Metrics: p.metrics, Ready: ready(append(p.needs(), polls)...),
+		}))
+		defer func() { _ = srv.Close() }() // when the worker has drained
+		go func() { _ = srv.Serve(l) }()
+	}
 	slog.Info("worker runs", "model", cfg.Model)
 	return p.run(ctx, func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) })
+}
+
+// watch makes the worker show its metrics, and returns what says whether it asks for work.
+func (p plant) watch(wc *worker.Config) need {
+	polls := &atomic.Bool{}
+	wc.Activities.Metrics, wc.Polling = p.metrics, polls.Store
+	return func(context.Context) error {
+		if !polls.Load() {
+			return errors.New("the worker does not ask Temporal for work")
+		}
+		return nil
+	}
 }
 
 // upon runs all parts as together does. base starts first and is told to end when they have ended.

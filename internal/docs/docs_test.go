@@ -127,25 +127,6 @@ func TestTheTableOfRoutesIsTheRouter(t *testing.T) {
 	same(t, want, got)
 }
 
-func TestTheTableOfMetricsIsWhole(t *testing.T) {
-	t.Parallel()
-	var want, got []string
-	ast.Inspect(parse(t, "api/observe.go"), func(n ast.Node) bool {
-		if kv, ok := n.(*ast.KeyValueExpr); ok {
-			if key, ok := kv.Key.(*ast.Ident); ok && key.Name == "Name" {
-				want = append(want, text(t, kv.Value))
-			}
-		}
-		return true
-	})
-	for _, row := range rows(t, "docs/operations.md", "Health") {
-		if name := code(row[0]); strings.HasPrefix(name, "bobbin_") {
-			got = append(got, name)
-		}
-	}
-	same(t, want, got)
-}
-
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
 func TestLinksLeadSomewhere(t *testing.T) {

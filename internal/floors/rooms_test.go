@@ -70,6 +70,7 @@ var house = []room{
 	{at: "workflows", ours: []string{"contract", "thread"}, pure: true},
 
 	{at: "relay", ours: []string{"contract", "thread", "store"}},
+	{at: "monitor", ours: []string{"thread", "store"}},
 
 	// Floor 6.
 	{at: "worker", ours: append([]string{"contract", "thread", "agent", "research", "activities", "workflows"}, adapters...)},
