@@ -94,26 +94,23 @@ func (l *Loop) limit() float64 {
 	return at * l.window()
 }
 
-// estimate returns the tokens of the next prompt: what the provider counted for the round before, and an estimate of what
-// came since. plain is the estimate of all of it. A count that is far below the estimate was of a prompt that had been
-// shortened, and does not hold.
+// estimate returns the tokens of the next prompt: what the provider counted for the last round's, and an estimate of what
+// came since. plain is the estimate of all of it. What was counted of a prompt that had to be shortened does not hold for
+// the whole.
 func (l *Loop) estimate(notes []string) (total, plain int64) {
-	s := l.state.Session
-	since := int64(0)
-	for _, note := range notes {
-		since += perItem + tokens(note)
-	}
-	plain = since + l.fixed() + sizeOf(s.Entries)
-	for _, e := range slices.Backward(s.Entries) {
-		since += size(e)
-		if e.Input > 0 {
-			if 2*e.Input < plain-since {
-				break
-			}
-			return e.Input + since, plain
+	limit := l.limit()
+	total = l.fixed()
+	plain = total
+	for _, e := range l.state.Session.Entries {
+		if e.Input > 0 && float64(total) < limit {
+			total = e.Input
 		}
+		total, plain = total+size(e), plain+size(e)
 	}
-	return plain, plain
+	for _, note := range notes {
+		total, plain = total+perItem+tokens(note), plain+perItem+tokens(note)
+	}
+	return total, plain
 }
 
 // fixed is what every prompt holds: the system prompt, the tools, the summary.

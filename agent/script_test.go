@@ -264,6 +264,11 @@ func line(e thread.Entry) string {
 	return flat(s)
 }
 
+// lazy is a text of a trace, which mostly goes nowhere.
+type lazy string
+
+func (l lazy) String() string { return flat(string(l)) }
+
 func flat(s string) string { return strings.ReplaceAll(short(s), "\n", "⏎") }
 
 func session(entries []thread.Entry) string {

@@ -165,7 +165,7 @@ func (g *steplog) count(r agent.Round) {
 
 func (g *steplog) call(round, index int) *thread.Call {
 	for i := range g.entries {
-		if e := &g.entries[i]; e.Round == round && e.Kind == thread.EntryAssistant {
+		if e := &g.entries[i]; e.TurnID == turnID && e.Round == round && e.Kind == thread.EntryAssistant {
 			return &e.Calls[index]
 		}
 	}
@@ -265,7 +265,7 @@ func (h *house) take(context.Context) (entries []thread.Entry, err error) {
 			return
 		}
 		if entries = h.log.take(); len(entries) > 0 {
-			h.trace("take %q", short(entries[0].Text))
+			h.trace("take %q", flat(entries[0].Text))
 		}
 		if len(entries) > 0 && h.loseTake {
 			entries, h.loseTake = nil, false
@@ -282,7 +282,7 @@ func (h *house) call(_ context.Context, round int, p thread.Prompt, limit time.D
 func (h *house) compact(_ context.Context, c agent.Compaction) (err error) {
 	killed := h.step("compact", func() {
 		err = h.log.compact(c)
-		h.trace("compact %d: %d entries upto %d%s\n    %s", c.N, c.Entries, c.Last.Pos, moved(err), flat(c.Text))
+		h.trace("compact %d: %d entries upto %d%s\n    %s", c.N, c.Entries, c.Last.Pos, moved(err), lazy(c.Text))
 	})
 	return errors.Join(killed, err)
 }
@@ -355,7 +355,7 @@ func (h *house) run(_ context.Context, calls []thread.Call, limit time.Duration)
 		}
 		err := h.step("finish "+c.Name, func() {
 			*c = h.log.finish(*c)
-			h.trace("finish %s %s: %s", c.Name, c.State, short(c.Result))
+			h.trace("finish %s %s: %s", c.Name, c.State, lazy(c.Result))
 		})
 		if err != nil {
 			return nil, err

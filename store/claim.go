@@ -196,8 +196,10 @@ func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.
 				SELECT COALESCE(max(e.pos), -1)
 				FROM entries e
 				WHERE e.session_id = $1 AND e.pos < COALESCE((
-					SELECT min(o.pos) FROM entries o JOIN turns t ON t.id = o.turn_id
-					WHERE o.session_id = $1 AND t.finished_at IS NULL), 9223372036854775807)`, threadID).QueryRow(func(r pgx.Row) error {
+					SELECT min(o.pos)
+					FROM turns t
+					JOIN entries o ON o.turn_id = t.id AND o.round = 0 AND o.kind IN ('user', 'note') -- a turn begins with what it was asked
+					WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status IN ('queued', 'running')), 9223372036854775807)`, threadID).QueryRow(func(r pgx.Row) error {
 				return r.Scan(&end)
 			})
 		})

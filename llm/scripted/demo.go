@@ -138,6 +138,9 @@ func (d *demo) count(t turn) Reply {
 }
 
 func (d *demo) recall(t turn) Reply {
+	if t.before != "" {
+		return Say("Of the beginning I have a summary:\n\n" + t.before + "\n\nAfter that you said:\n\n" + bullets(t.earlier))
+	}
 	if len(t.earlier) == 0 {
 		return Say("This is the first thing that you have said here, as far as I can see.")
 	}

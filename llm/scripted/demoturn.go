@@ -16,6 +16,7 @@ type turn struct {
 	steering []string // what was loaded later in the turn, or came right behind the ask
 	news     []string // the part of steering that the assistant has not seen before
 	earlier  []string // what people wrote before ask
+	before   string   // the summary of what came before that
 	rounds   int      // how often the assistant has called tools in the turn
 }
 
@@ -30,6 +31,10 @@ func turnOf(r Request) turn {
 	var people []string // what was written outside of the turn's rounds
 	fresh := 0          // how many of them since the turn began
 	for i, m := range r.Messages {
+		if !m.isPerson() && len(people) == 0 && strings.Contains(m.Text, "a summary") {
+			_, t.before, _ = strings.Cut(m.Text, "\n\n")
+			continue
+		}
 		switch {
 		case m.Role == "assistant" && i >= start:
 			t.rounds++
@@ -137,10 +142,20 @@ func mentionsSummary(s string) bool {
 	return strings.Contains(s, "summarise") || strings.Contains(s, "summarize") || strings.Contains(s, "summary")
 }
 
+// summary lists what people said: the request's own messages, or in a transcript the lines of the person and those of the
+// summary before it.
 func (t turn) summary() string {
 	var said []string
 	for _, m := range t.req.Messages {
-		if m.isPerson() {
+		switch {
+		case !m.isPerson():
+		case strings.HasPrefix(m.Text, "# "):
+			for line := range strings.Lines(m.Text) {
+				if item, ok := cutAny(line, "Person: ", "- "); ok {
+					said = append(said, item)
+				}
+			}
+		default:
 			said = append(said, m.Text)
 		}
 	}
@@ -148,6 +163,15 @@ func (t turn) summary() string {
 		return "Nothing was said yet."
 	}
 	return "What was said so far:\n\n" + bullets(said)
+}
+
+func cutAny(s string, prefixes ...string) (rest string, ok bool) {
+	for _, p := range prefixes {
+		if rest, ok = strings.CutPrefix(s, p); ok {
+			return rest, true
+		}
+	}
+	return s, false
 }
 
 func bullets(items []string) string {

@@ -2,6 +2,7 @@ package scripted
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 )
@@ -45,6 +46,24 @@ func nth(replies []Reply, i int) Reply {
 	}
 	return Reply{Status: http.StatusBadRequest, ErrorCode: "script_exhausted", ErrorMessage: "The script has no more replies."}
 }
+
+// Window plays play behind a context window of so many tokens, four bytes of the request a token: a longer request is
+// refused in OpenAI's words, https://platform.openai.com/docs/guides/error-codes.
+func Window(tokens int64, play Play) Play {
+	return func(r Request) Reply {
+		n := r.tokens()
+		if n <= tokens {
+			return play(r)
+		}
+		return Reply{
+			Status: http.StatusBadRequest, ErrorCode: contextExceeded,
+			ErrorMessage: fmt.Sprintf("This model's maximum context length is %d tokens. However, your messages resulted in %d tokens. "+
+				"Please reduce the length of the messages.", tokens, n),
+		}
+	}
+}
+
+const contextExceeded = "context_length_exceeded"
 
 func hasField(body []byte, field string) bool {
 	var fields map[string]json.RawMessage

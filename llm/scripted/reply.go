@@ -212,7 +212,7 @@ func (s *stage) usage() object {
 		for _, c := range s.reply.Calls {
 			written += len(c.Name) + len(c.Arguments)
 		}
-		u = &Usage{Input: int64(len(s.req.Body)/4 + 1), Output: int64(written/4 + 1)}
+		u = &Usage{Input: s.req.tokens(), Output: int64(written/4 + 1)}
 	}
 	return object{"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output}
 }
@@ -345,7 +345,11 @@ func (r Reply) refusal() *Refusal {
 	case r.Status >= 400 && r.Status < 500:
 		code, kind = "", "invalid_request_error"
 	}
-	return &Refusal{Status: r.Status, Message: or(r.ErrorMessage, "This error was scripted."), Type: kind, Code: or(r.ErrorCode, code)}
+	refusal := &Refusal{Status: r.Status, Message: or(r.ErrorMessage, "This error was scripted."), Type: kind, Code: or(r.ErrorCode, code)}
+	if refusal.Code == contextExceeded {
+		refusal.Param = "messages"
+	}
+	return refusal
 }
 
 func (r *Refusal) body() object {

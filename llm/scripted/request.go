@@ -65,6 +65,9 @@ func (r Request) Conversation() string {
 	return ""
 }
 
+// tokens is a rough count of four bytes a token.
+func (r Request) tokens() int64 { return int64(len(r.Body)/4 + 1) }
+
 // Mentions reports whether text occurs in any message: its text or the arguments of its calls.
 func (r Request) Mentions(text string) bool {
 	return slices.ContainsFunc(r.Messages, func(m Message) bool {
