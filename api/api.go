@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -31,6 +33,16 @@ type Config struct {
 	Metrics *prometheus.Registry
 	Version string       // shown by /healthz
 	Log     *slog.Logger // nil: slog.Default
+
+	// Rate is how many requests a second each key may make, and Burst how many at once. A stream is one request. They are
+	// counted in this handler alone. Rate 0: any number.
+	Rate  float64
+	Burst int
+	// AuthFailures is how many wrong keys a minute may come from one address; then those that it has not seen work are
+	// refused unread. 0: any number.
+	AuthFailures int
+	// TrustedProxies are the addresses, or networks in CIDR form, whose X-Forwarded-For is believed. None: nobody's.
+	TrustedProxies []string
 
 	Limits       Limits
 	Timeout      time.Duration // of a request that is no stream; default 30s
@@ -80,6 +92,9 @@ type api struct {
 	store   *store.DB
 	keys    *keys
 	metrics *metrics
+
+	rates    *limiter[[sha256.Size]byte]
+	failures *limiter[netip.Prefix]
 }
 
 func init() { gin.SetMode(gin.ReleaseMode) } // gin keeps it for the process, and prints to stdout in other modes
@@ -101,7 +116,13 @@ func Operator(cfg Config) http.Handler {
 func newEngine(cfg Config) (*api, *gin.Engine) {
 	cfg.fill()
 	a := &api{cfg: cfg, store: cfg.Store, keys: newKeys(cfg.Store.OwnerOf, cfg.KeyTTL), metrics: newMetrics(cfg.Metrics)}
+	a.rates = newLimiter[[sha256.Size]byte](cfg.Rate, cfg.Burst)
+	a.failures = newLimiter[netip.Prefix](float64(cfg.AuthFailures)/60, cfg.AuthFailures)
 	e := gin.New()
+	if err := e.SetTrustedProxies(cfg.TrustedProxies); err != nil {
+		cfg.Log.Error("nobody's X-Forwarded-For is believed", "error", err)
+		_ = e.SetTrustedProxies(nil)
+	}
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
 	e.Use(identify, a.observe, a.recovered)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -22,21 +23,39 @@ func (a *api) authorize(c *gin.Context) {
 		a.fail(c, thread.ErrUnauthorized)
 		return
 	}
-	ctx, cancel := context.WithTimeout(c.Request.Context(), a.cfg.Timeout)
-	defer cancel()
-	id, err := a.ownerOf(ctx, key)
-	if err != nil {
-		a.fail(c, err)
+	sum := sha256.Sum256([]byte(key))
+	id, ok := a.ownerOf(c, key, sum)
+	if !ok {
 		return
 	}
 	c.Set(ownerKey, id)
+	if wait := a.rates.wait(sum, time.Now(), true); wait > 0 {
+		a.slowDown(c, wait, "The key makes too many requests. The header Retry-After says when to try again.")
+	}
 }
 
-func (a *api) ownerOf(ctx context.Context, key string) (string, error) {
+// ownerOf finds the owner of a key, or refuses the request. From an address where too many failed, only keys that have
+// worked in this process are looked up, so that guessing is slow, and those who know theirs are not held up.
+func (a *api) ownerOf(c *gin.Context, key string, sum [sha256.Size]byte) (id string, ok bool) {
 	if local := a.cfg.LocalKey; local != "" && subtle.ConstantTimeCompare([]byte(key), []byte(local)) == 1 {
-		return a.cfg.LocalOwner, nil
+		return a.cfg.LocalOwner, true
 	}
-	return a.keys.owner(ctx, key)
+	from := network(c)
+	if wait := a.failures.wait(from, time.Now(), false); wait > 0 && !a.keys.known(sum) {
+		a.slowDown(c, wait, "Too many keys from this address were wrong. The header Retry-After says when to try again.")
+		return "", false
+	}
+	ctx, cancel := context.WithTimeout(c.Request.Context(), a.cfg.Timeout)
+	defer cancel()
+	id, err := a.keys.owner(ctx, key, sum)
+	if err != nil {
+		if errors.Is(err, thread.ErrUnauthorized) {
+			a.failures.wait(from, time.Now(), true)
+		}
+		a.fail(c, err)
+		return "", false
+	}
+	return id, true
 }
 
 // owner returns whose request it is; empty before authorize.
@@ -63,8 +82,15 @@ func newKeys(lookUp func(context.Context, string) (string, error), ttl time.Dura
 	return &keys{lookUp: lookUp, ttl: ttl, seen: map[[sha256.Size]byte]seenKey{}}
 }
 
-func (k *keys) owner(ctx context.Context, key string) (string, error) {
-	sum := sha256.Sum256([]byte(key))
+// known reports whether a key has belonged to somebody, perhaps too long ago to be taken without a look.
+func (k *keys) known(sum [sha256.Size]byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.seen[sum]
+	return ok
+}
+
+func (k *keys) owner(ctx context.Context, key string, sum [sha256.Size]byte) (string, error) {
 	k.mu.Lock()
 	known, ok := k.seen[sum]
 	k.mu.Unlock()
@@ -72,11 +98,14 @@ func (k *keys) owner(ctx context.Context, key string) (string, error) {
 		return known.owner, nil
 	}
 	id, err := k.lookUp(ctx, key)
-	if err != nil {
-		return "", err
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, thread.ErrUnauthorized) {
+			delete(k.seen, sum) // it was revoked
+		}
+		return "", err
+	}
 	if len(k.seen) >= mostKeys {
 		clear(k.seen)
 	}

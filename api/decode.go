@@ -287,11 +287,16 @@ func decodeMessage(limits Limits, data []byte, key string) (store.Incoming, erro
 	if strings.TrimSpace(in.Text) == "" && len(in.Attachments) == 0 && !f.names("text", "attachments") {
 		f.wrong("text", CodeInvalidField, 0, "must hold something to read, or `attachments` must name a file")
 	}
+	f.key(key, limits.Key)
+	return in, f.done()
+}
+
+// key checks an Idempotency-Key.
+func (f *form) key(key string, limit int) {
 	if why := unfit(key, false); why != "" {
 		f.wrong("Idempotency-Key", CodeInvalidField, 0, why)
 	}
-	f.measure("Idempotency-Key", utf8.RuneCountInString(key), limits.Key, "characters")
-	return in, f.done()
+	f.measure("Idempotency-Key", utf8.RuneCountInString(key), limit, "characters")
 }
 
 // names reports whether a mistake in one of the fields was noted.

@@ -73,17 +73,19 @@ func (a *api) listMessages(c *gin.Context) (any, error) {
 }
 
 func (a *api) withdrawSteering(c *gin.Context) (any, error) {
-	id, err := a.bare(c, "thread")
+	id, r, err := a.bare(c, "thread")
 	if err != nil {
 		return nil, err
 	}
-	return a.store.WithdrawSteering(c.Request.Context(), owner(c), id)
+	out, err := a.store.WithdrawSteering(c.Request.Context(), owner(c), id, r)
+	return replayed(c, r, out), err
 }
 
 func (a *api) withdrawMessage(c *gin.Context) (any, error) {
-	id, err := a.bare(c, "message")
+	id, r, err := a.bare(c, "message")
 	if err != nil {
 		return nil, err
 	}
-	return a.store.WithdrawMessage(c.Request.Context(), owner(c), id)
+	out, err := a.store.WithdrawMessage(c.Request.Context(), owner(c), id, r)
+	return replayed(c, r, out), err
 }

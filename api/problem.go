@@ -36,6 +36,7 @@ const (
 	CodeAlreadyWithdrawn Code = "already_withdrawn"
 	CodeKeyReused        Code = "idempotency_key_reused"
 	CodeConflict         Code = "conflict"
+	CodeRateLimited      Code = "rate_limited"
 	CodeUnavailable      Code = "unavailable"
 	CodeInternal         Code = "internal"
 )
@@ -90,20 +91,22 @@ var sentinels = []struct {
 	status int
 	code   Code
 	detail string
+	field  string
 }{
-	{thread.ErrNotFound, http.StatusNotFound, CodeNotFound, "There is no such thing, or it is not yours."},
-	{thread.ErrArchived, http.StatusConflict, CodeArchived, "The thread was reset. Write to the home thread or open a new one."},
-	{thread.ErrNoRunningTurn, http.StatusConflict, CodeNoRunningTurn, "No turn is running that the message could be loaded into."},
-	{thread.ErrStopping, http.StatusConflict, CodeStopping, "The running turn is stopping. Send the message without delivery `steer`."},
-	{thread.ErrReplyTarget, http.StatusUnprocessableEntity, CodeInvalidReplyTo, "The field `reply_to` must be the id of a message of this thread."},
-	{thread.ErrNotSteerable, http.StatusConflict, CodeNotSteerable, "The message cannot be loaded into the running turn. Send it without delivery `steer`."},
-	{thread.ErrAlreadyDelivered, http.StatusConflict, CodeAlreadyDelivered, "The model already has the message. Stop the turn if it should not go on."},
-	{thread.ErrAlreadyWithdrawn, http.StatusNotFound, CodeAlreadyWithdrawn, "The message was already withdrawn."},
-	{thread.ErrKeyReused, http.StatusUnprocessableEntity, CodeKeyReused, "The Idempotency-Key was used for another message. Use a new key for each message."},
-	{thread.ErrConflict, http.StatusConflict, CodeConflict, "The present state does not allow this."},
-	{thread.ErrUnauthorized, http.StatusUnauthorized, CodeUnauthorized, "Send a valid key as `Authorization: Bearer KEY`."},
-	{thread.ErrUnavailable, http.StatusServiceUnavailable, CodeUnavailable, "Not available at the moment. Try again."},
-	{context.DeadlineExceeded, http.StatusServiceUnavailable, CodeUnavailable, "This took too long. Try again, with the same Idempotency-Key."},
+	{thread.ErrNotFound, http.StatusNotFound, CodeNotFound, "There is no such thing, or it is not yours.", ""},
+	{thread.ErrArchived, http.StatusConflict, CodeArchived, "The thread was reset. Write to the home thread or open a new one.", ""},
+	{thread.ErrNoRunningTurn, http.StatusConflict, CodeNoRunningTurn, "No turn is running that the message could be loaded into.", ""},
+	{thread.ErrStopping, http.StatusConflict, CodeStopping, "The running turn is stopping. Send the message without delivery `steer`.", ""},
+	{thread.ErrReplyTarget, http.StatusUnprocessableEntity, CodeInvalidReplyTo, "The field `reply_to` must be the id of a message of this thread.", "reply_to"},
+	{thread.ErrNotSteerable, http.StatusConflict, CodeNotSteerable, "The message cannot be loaded into the running turn. Send it without delivery `steer`.", ""},
+	{thread.ErrAlreadyDelivered, http.StatusConflict, CodeAlreadyDelivered, "The model already has the message. Stop the turn if it should not go on.", ""},
+	{thread.ErrAlreadyWithdrawn, http.StatusNotFound, CodeAlreadyWithdrawn, "The message was already withdrawn.", ""},
+	{thread.ErrKeyReused, http.StatusUnprocessableEntity, CodeKeyReused, "The Idempotency-Key was used for something else. Use a new key for each thing that you want done.", "Idempotency-Key"},
+	{thread.ErrNoEntry, http.StatusBadRequest, CodeInvalidField, "`before` must be the id of an entry of this list.", "before"},
+	{thread.ErrConflict, http.StatusConflict, CodeConflict, "The present state does not allow this.", ""},
+	{thread.ErrUnauthorized, http.StatusUnauthorized, CodeUnauthorized, "Send a valid key as `Authorization: Bearer KEY`.", ""},
+	{thread.ErrUnavailable, http.StatusServiceUnavailable, CodeUnavailable, "Not available at the moment. Try again.", ""},
+	{context.DeadlineExceeded, http.StatusServiceUnavailable, CodeUnavailable, "This took too long. Try again, with the same Idempotency-Key.", ""},
 }
 
 // problemOf turns any error into a problem. The second result is false where the error is the server's own fault.
@@ -119,7 +122,7 @@ func problemOf(err error) (*Problem, bool) {
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {
-			return &Problem{Status: s.status, Code: s.code, Detail: s.detail}, true
+			return &Problem{Status: s.status, Code: s.code, Detail: s.detail, Field: s.field}, true
 		}
 	}
 	return &Problem{Status: http.StatusInternalServerError, Code: CodeInternal, Detail: "Something went wrong on the server. Its log knows the request id."}, false

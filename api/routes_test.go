@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 
@@ -278,68 +279,17 @@ func TestHealthListsWhatWaitsAndWhatFailed(t *testing.T) {
 	require.NotEmpty(t, got["oldest_waiting"])
 }
 
-// everyRoute is each route under /v1 with an id of each kind in its place.
-var everyRoute = []struct{ method, path, body string }{
-	{"POST", "/v1/threads", ""},
-	{"GET", "/v1/threads", ""},
-	{"GET", "/v1/threads/THREAD", ""},
-	{"POST", "/v1/threads/THREAD/messages", `{"text": "x"}`},
-	{"GET", "/v1/threads/THREAD/messages", ""},
-	{"DELETE", "/v1/threads/THREAD/steering", ""},
-	{"DELETE", "/v1/messages/MESSAGE", ""},
-	{"POST", "/v1/threads/THREAD/stop", ""},
-	{"POST", "/v1/threads/THREAD/reset", ""},
-	{"GET", "/v1/threads/THREAD/events", ""},
-	{"GET", "/v1/threads/THREAD/turns", ""},
-	{"GET", "/v1/turns/TURN", ""},
-	{"GET", "/v1/turns/TURN/steps", ""},
-	{"POST", "/v1/turns/TURN/cancel", ""},
-	{"POST", "/v1/turns/TURN/replay", ""},
-	{"GET", "/v1/health", ""},
-}
-
-func TestEveryRouteWantsAKey(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	for _, r := range everyRoute {
-		for _, header := range []string{"", "Bearer", "Bearer wrong", "Basic YW5uYTphbm5h", annasKey, "Bearer \xff\xfe"} {
-			a := b.refused(401, "unauthorized", r.method, r.path, r.body, "Authorization", header)
-			require.Equal(t, `Bearer realm="bobbin"`, a.header.Get("WWW-Authenticate"))
-		}
-	}
-}
-
-func TestEveryRouteHidesWhatBelongsToAnotherOwner(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open()
-	b.say(id, "mine")
-	a := b.say(id, "mine too")
-	before := b.do("GET", "/v1/threads/"+id, "")
-	ids := strings.NewReplacer("THREAD", id, "TURN", text(a, "turn_id"), "MESSAGE", text(a, "message", "id"))
-	for _, r := range everyRoute {
-		path := ids.Replace(r.path)
-		if path == r.path { // names nothing: lists must be empty
-			require.NotContains(t, b.do(r.method, path, r.body, "Authorization", "Bearer "+bertsKey).raw, id)
-			continue
-		}
-		b.refused(404, "not_found", r.method, path, r.body, "Authorization", "Bearer "+bertsKey)
-	}
-	require.Equal(t, before.raw, b.do("GET", "/v1/threads/"+id, "").raw)
-}
-
 func TestIdsThatCannotBeAreNotFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	bad := []string{"nope", "%00", "a%00b", "%ff", strings.Repeat("x", 200), "a%20b", "%F0%9F%8E%88", "a%27--"}
-	for _, r := range everyRoute {
+	walk(t, func(method, path string, op *openapi3.Operation) {
 		for _, id := range bad {
-			path := strings.NewReplacer("THREAD", id, "TURN", id, "MESSAGE", id).Replace(r.path)
-			if path != r.path {
-				b.refused(404, "not_found", r.method, path, r.body)
+			if p := strings.NewReplacer("{thread}", id, "{turn}", id, "{message}", id).Replace(path); p != path {
+				b.refused(404, "not_found", method, p, encode(t, example(t, op)))
 			}
 		}
-	}
+	})
 }
 
 func TestUnknownRoutesAndMethodsAreProblems(t *testing.T) {
@@ -410,14 +360,17 @@ func TestWithoutPostgresTheServerSaysSoAndWhenToComeBack(t *testing.T) {
 	a := b.refused(503, "unavailable", "GET", "/readyz", "")
 	require.Equal(t, []any{"postgres does not answer"}, a.body["missing"])
 	require.Equal(t, 503, b.do("HEAD", "/readyz", "").status)
-	for _, r := range everyRoute {
-		a := b.refused(503, "unavailable", r.method, r.path, r.body)
+	asked := 0
+	walk(t, func(method, path string, op *openapi3.Operation) {
+		asked++
+		path = strings.NewReplacer("{", "", "}", "").Replace(path)
+		a := b.refused(503, "unavailable", method, path, encode(t, example(t, op)))
 		require.Equal(t, "1", a.header.Get("Retry-After"))
 		require.NotContains(t, a.raw, "closed pool")
-	}
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	require.Equal(t, len(everyRoute), strings.Count(l.buf.String(), `"level":"WARN","msg":"request not served"`))
+	require.Equal(t, asked, strings.Count(l.buf.String(), `"level":"WARN","msg":"request not served"`))
 }
 
 func TestReadyNamesEverythingThatIsMissing(t *testing.T) {

@@ -114,37 +114,54 @@ func (a *api) stop(c *gin.Context) (any, error) {
 		return nil, err
 	}
 	scope := choice(f, "scope", store.ScopeConversation, store.ScopeAll)
+	r := a.repeat(c, f)
 	if err := f.done(); err != nil {
 		return nil, err
 	}
-	out, err := a.store.Stop(c.Request.Context(), owner(c), id, scope)
-	return stopped(out), err
+	out, err := a.store.Stop(c.Request.Context(), owner(c), id, scope, r)
+	return replayed(c, r, stopped(out)), err
+}
+
+// repeat reads the Idempotency-Key of a request that gives something back.
+func (a *api) repeat(c *gin.Context, f *form) *store.Repeat {
+	key := c.GetHeader("Idempotency-Key")
+	f.key(key, a.cfg.Limits.Key)
+	return &store.Repeat{Key: key}
+}
+
+// replayed says of an answer whether it is that of an earlier request.
+func replayed(c *gin.Context, r *store.Repeat, body any) any {
+	if r.Known {
+		c.Header("Idempotency-Replayed", "true")
+	}
+	return body
 }
 
 func (a *api) reset(c *gin.Context) (any, error) {
-	id, err := a.bare(c, "thread")
+	id, r, err := a.bare(c, "thread")
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.store.Reset(c.Request.Context(), owner(c), id)
-	return stopped(out), err
+	out, err := a.store.Reset(c.Request.Context(), owner(c), id, r)
+	return replayed(c, r, stopped(out)), err
 }
 
-// bare reads a request that says all it has to say with its address.
-func (a *api) bare(c *gin.Context, name string) (string, error) {
+// bare reads a request that says all it has to say with its address and its Idempotency-Key.
+func (a *api) bare(c *gin.Context, name string) (string, *store.Repeat, error) {
 	id, err := param(c, name)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	data, err := a.readBody(c, true)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	f, err := parseForm(data)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return id, f.done()
+	r := a.repeat(c, f)
+	return id, r, f.done()
 }
 
 func (a *api) backlog(c *gin.Context) (any, error) {

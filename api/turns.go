@@ -45,16 +45,16 @@ func (a *api) listSteps(c *gin.Context) (any, error) {
 }
 
 func (a *api) cancel(c *gin.Context) (any, error) {
-	id, err := a.bare(c, "turn")
+	id, r, err := a.bare(c, "turn")
 	if err != nil {
 		return nil, err
 	}
-	out, err := a.store.Cancel(c.Request.Context(), owner(c), id)
-	return stopped(out), err
+	out, err := a.store.Cancel(c.Request.Context(), owner(c), id, r)
+	return replayed(c, r, stopped(out)), err
 }
 
 func (a *api) replay(c *gin.Context) (any, error) {
-	id, err := a.bare(c, "turn")
+	id, _, err := a.bare(c, "turn") // a replay under way is 409: no key is needed
 	if err != nil {
 		return nil, err
 	}

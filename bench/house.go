@@ -67,6 +67,7 @@ func (l *lab) house(ctx context.Context, env ...string) (_ *house, err error) {
 	h.env = append([]string{
 		"DATABASE_URL=" + h.dsn, "TEMPORAL_ADDRESS=" + l.temporal.Address(), "TEMPORAL_NAMESPACE=" + name,
 		"OPENAI_API_KEY=bench", "OPENAI_BASE_URL=" + l.model.url(), "BOBBIN_MODEL=scripted", "BOBBIN_TOOLS_FILE=" + toolsFile,
+		"BOBBIN_RATE_LIMIT=0",
 	}, env...)
 	if l.profile != "" {
 		if _, err := h.sql.Exec(ctx, `CREATE EXTENSION pg_stat_statements`); err != nil {

@@ -251,7 +251,7 @@ const (
 
 func again(err error) bool {
 	c := code(err)
-	return c == codeDeadlock || c == codeSerialize || c == codeUnique && constraint(err) == "deliveries_pkey"
+	return c == codeDeadlock || c == codeSerialize || c == codeUnique && (constraint(err) == "deliveries_pkey" || constraint(err) == "repeats_pkey")
 }
 
 // lost reports whether the connection broke, as all in the pool do when Postgres restarts. The next one may be whole.
@@ -330,7 +330,7 @@ func sentinel(err error) bool {
 	for _, s := range []error{
 		thread.ErrNotFound, thread.ErrArchived, thread.ErrNoRunningTurn, thread.ErrStopping, thread.ErrNotSteerable,
 		thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn, thread.ErrReplyTarget, thread.ErrKeyReused, thread.ErrConflict, thread.ErrUnauthorized,
-		thread.ErrUnavailable, thread.ErrFenced, thread.ErrMoved,
+		thread.ErrUnavailable, thread.ErrNoEntry, thread.ErrFenced, thread.ErrMoved,
 	} {
 		if errors.Is(err, s) {
 			return true

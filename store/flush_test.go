@@ -69,14 +69,19 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 	result := thread.Call{TurnID: r.ref.ID, Round: 1, State: thread.CallSucceeded}
 	cost(2, "finish call", func() error { return b.db.FinishCall(b.ctx(), r.ref, result) })
 	cost(2, "fail attempt", func() error { _, err := b.db.FailAttempt(b.ctx(), r.ref, 1); return err })
-	cost(2, "withdraw steering", func() error { _, err := b.db.WithdrawSteering(b.ctx(), owner, b.thread); return err })
+	repeat := func(key string) *store.Repeat { return &store.Repeat{Key: key} }
+	cost(2, "withdraw steering", func() error { _, err := b.db.WithdrawSteering(b.ctx(), owner, b.thread, repeat("w")); return err })
+	cost(2, "withdraw steering, repeated: reads and rolls back", func() error {
+		_, err := b.db.WithdrawSteering(b.ctx(), owner, b.thread, repeat("w"))
+		return err
+	})
 	cost(2, "accept that waits", accept(channel("telegram")))
 	cost(3, "withdraw a message: its thread first", func() error {
 		_, err := b.db.WithdrawMessage(b.ctx(), owner, m.Message.ID)
 		return err
 	})
 	cost(2, "accept that interrupts", accept(delivery(thread.DeliverInterrupt)))
-	cost(2, "stop", func() error { _, err := b.db.Stop(b.ctx(), owner, b.thread, store.ScopeAll); return err })
+	cost(2, "stop", func() error { _, err := b.db.Stop(b.ctx(), owner, b.thread, store.ScopeAll, repeat("s")); return err })
 	cost(3, "end: its thread first", func() error { _, err := b.db.End(b.ctx(), r.ref.ID, 1, store.Outcome{}); return err })
 	cost(3, "end, repeated", func() error { _, err := b.db.End(b.ctx(), r.ref.ID, 1, store.Outcome{}); return err })
 	cost(1, "end attempt", func() error { return b.db.EndAttempt(b.ctx(), store.Attempt{TurnID: r.ref.ID}) })
@@ -87,5 +92,5 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 		_, err := b.db.AddBackground(b.ctx(), b.thread, thread.SourceEvent, "look")
 		return err
 	})
-	cost(2, "reset", func() error { _, err := b.db.Reset(b.ctx(), owner, b.thread); return err })
+	cost(2, "reset", func() error { _, err := b.db.Reset(b.ctx(), owner, b.thread, repeat("r")); return err })
 }

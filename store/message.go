@@ -16,7 +16,10 @@ func (db *DB) Messages(ctx context.Context, ownerID, threadID string, p Page) ([
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := db.pool.Query(ctx, `SELECT`+messageColumns+`
+	var list []*thread.Message
+	b := &pgx.Batch{}
+	entry := p.queueEntry(b, `SELECT FROM messages WHERE id = $1 AND thread_id = $2`, t.ID)
+	b.Queue(`SELECT`+messageColumns+`
 		FROM messages m
 		LEFT JOIN turns t ON t.id = m.turn_id AND m.state = 'queued' AND t.status = 'queued'
 		WHERE m.thread_id = $1 AND m.state <> 'withdrawn'
@@ -29,8 +32,8 @@ func (db *DB) Messages(ctx context.Context, ownerID, threadID string, p Page) ([
 				ELSE m.seq IS NOT NULL OR (t.rank IS NULL AND bt.rank IS NOT NULL) OR t.rank < bt.rank
 			END))
 		ORDER BY m.seq DESC NULLS FIRST, t.rank DESC NULLS LAST, m.created_at DESC
-		LIMIT $3`, t.ID, p.Before, p.Limit)
-	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (*thread.Message, error) { return scanMessage(r) })
+		LIMIT $3`, t.ID, p.Before, p.Limit).Query(collect(&list, scanMessage))
+	err = entry(db.pool.SendBatch(ctx, b).Close())
 	slices.Reverse(list)
 	return list, wrap("list messages", err)
 }

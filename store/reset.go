@@ -9,9 +9,11 @@ import (
 )
 
 // Reset archives a thread: its turns are cancelled, what waits is withdrawn and returned, messages and turns are kept.
-// The owner's next message to "home" opens a fresh thread. ErrArchived: it was reset before.
-func (db *DB) Reset(ctx context.Context, ownerID, threadID string) (Stopped, error) {
+// The owner's next message to "home" opens a fresh thread. ErrArchived: it was reset before. ErrKeyReused is the
+// repeat's.
+func (db *DB) Reset(ctx context.Context, ownerID, threadID string, repeat ...*Repeat) (Stopped, error) {
 	var out Stopped
+	r := repeatOf(repeat, ownerID, "reset", threadID)
 	if threadID == Home {
 		var err error
 		if threadID, err = db.homeID(ctx, ownerID); err != nil {
@@ -23,24 +25,30 @@ func (db *DB) Reset(ctx context.Context, ownerID, threadID string) (Stopped, err
 		var turns []*turnRow
 		var messages []*thread.Message
 		e := &end{tx: t, b: &pgx.Batch{}}
-		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) { queueLive(b, threadID, &turns, &messages) })
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			queueLive(b, threadID, &turns, &messages)
+			r.queueRead(b)
+		})
 		if err != nil {
 			return err
 		}
 		e.held = h
 		t.point(ctx, PointReset)
-		switch {
-		case h.ownerID != ownerID:
+		if h.ownerID != ownerID {
 			return thread.ErrNotFound
-		case h.archived:
+		}
+		if known, err := r.answered(&out); known || err != nil {
+			return err
+		}
+		if h.archived {
 			return thread.ErrArchived
 		}
-		return e.reset(ctx, turns, messages, &out)
+		return e.reset(ctx, turns, messages, r, &out)
 	})
 	return out, err
 }
 
-func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Message, out *Stopped) error {
+func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Message, r *Repeat, out *Stopped) error {
 	if e.steering != nil {
 		out.give(e.withdrawSteering(e.b, e.held))
 	}
@@ -66,5 +74,8 @@ func (e *end) reset(ctx context.Context, turns []*turnRow, messages []*thread.Me
 	e.b.Queue(`UPDATE runs SET turn_id = NULL, stopping = false WHERE thread_id = $1`, e.threadID)
 	e.b.Queue(`UPDATE threads SET status = 'archived', archived_at = $2 WHERE id = $1`, e.threadID, e.now)
 	e.emit(thread.EventThreadReset, "", map[string]any{"thread_id": e.threadID})
+	if err := r.remember(e.b, out); err != nil {
+		return err
+	}
 	return e.commit(ctx, e.b)
 }

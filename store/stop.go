@@ -25,12 +25,14 @@ type Stopped struct {
 }
 
 // Stop tells a thread's turns to stop, and withdraws what waits, in one transaction. Where nothing runs it stops nothing
-// and returns no error. The turns end when their workers let go; nothing they write is accepted any more.
-func (db *DB) Stop(ctx context.Context, ownerID, threadID string, scope Scope) (Stopped, error) {
+// and returns no error. The turns end when their workers let go; nothing they write is accepted any more. ErrKeyReused is
+// the repeat's.
+func (db *DB) Stop(ctx context.Context, ownerID, threadID string, scope Scope, repeat ...*Repeat) (Stopped, error) {
 	var out Stopped
+	r := repeatOf(repeat, ownerID, "stop", threadID, string(defaulted(scope, ScopeConversation)))
 	err := db.onThread(ctx, "stop", ownerID, threadID, func(ctx context.Context, t *tx, threadID string) error {
 		out = Stopped{}
-		s := &stop{tx: t, out: &out}
+		s := &stop{tx: t, repeat: r, out: &out}
 		return s.run(ctx, ownerID, threadID, scope)
 	})
 	return out, err
@@ -39,28 +41,37 @@ func (db *DB) Stop(ctx context.Context, ownerID, threadID string, scope Scope) (
 type stop struct {
 	*tx
 	*held
-	out *Stopped
-	b   *pgx.Batch
+	repeat *Repeat
+	out    *Stopped
+	b      *pgx.Batch
 }
 
 func (s *stop) run(ctx context.Context, ownerID, threadID string, scope Scope) error {
 	var turns []*turnRow
 	var messages []*thread.Message
-	var extra func(*pgx.Batch)
-	if scope == ScopeAll {
-		extra = func(b *pgx.Batch) { queueLive(b, threadID, &turns, &messages) }
-	}
 	var err error
-	if s.held, err = s.lock(ctx, threadID, extra); err != nil {
+	s.held, err = s.lock(ctx, threadID, func(b *pgx.Batch) {
+		if scope == ScopeAll {
+			queueLive(b, threadID, &turns, &messages)
+		}
+		s.repeat.queueRead(b)
+	})
+	if err != nil {
 		return err
 	}
 	s.point(ctx, PointStop)
 	if s.ownerID != ownerID {
 		return thread.ErrNotFound
 	}
+	if known, err := s.repeat.answered(s.out); known || err != nil {
+		return err
+	}
 	s.b = &pgx.Batch{}
 	s.conversation()
 	s.others(turns, messages)
+	if err := s.repeat.remember(s.b, s.out); err != nil {
+		return err
+	}
 	if s.b.Len() == 0 {
 		return nil
 	}
@@ -141,9 +152,10 @@ func (s *Stopped) give(w thread.Withdrawn) {
 }
 
 // Cancel stops one turn: a waiting one is cancelled and its message withdrawn, a running one is told to stop.
-// ErrConflict: it has ended.
-func (db *DB) Cancel(ctx context.Context, ownerID, turnID string) (Stopped, error) {
+// ErrConflict: it has ended. ErrKeyReused is the repeat's.
+func (db *DB) Cancel(ctx context.Context, ownerID, turnID string, repeat ...*Repeat) (Stopped, error) {
 	var out Stopped
+	r := repeatOf(repeat, ownerID, "cancel", turnID)
 	threadID, err := db.threadOf(ctx, "turns", ownerID, turnID)
 	if err != nil {
 		return out, wrap("cancel", err)
@@ -152,11 +164,17 @@ func (db *DB) Cancel(ctx context.Context, ownerID, turnID string) (Stopped, erro
 		out = Stopped{}
 		var turns []*turnRow
 		var messages []*thread.Message
-		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) { queueLive(b, threadID, &turns, &messages) })
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			queueLive(b, threadID, &turns, &messages)
+			r.queueRead(b)
+		})
 		if err != nil {
 			return err
 		}
 		t.point(ctx, PointStop)
+		if known, err := r.answered(&out); known || err != nil {
+			return err
+		}
 		s := &stop{tx: t, held: h, out: &out, b: &pgx.Batch{}}
 		turns = slices.DeleteFunc(turns, func(o *turnRow) bool { return o.ID != turnID })
 		messages = slices.DeleteFunc(messages, func(m *thread.Message) bool { return m.TurnID != turnID })
@@ -167,6 +185,9 @@ func (db *DB) Cancel(ctx context.Context, ownerID, turnID string) (Stopped, erro
 			s.conversation()
 		default:
 			s.others(turns, messages)
+		}
+		if err := r.remember(s.b, out); err != nil {
+			return err
 		}
 		return t.commit(ctx, s.b)
 	})

@@ -89,7 +89,7 @@ func (db *DB) Thread(ctx context.Context, ownerID, threadID string) (*thread.Thr
 }
 
 // Page asks for a part of a list. Before is the id of an entry of the list; the page holds what comes before it. Empty:
-// the newest.
+// the newest. A list without such an entry is ErrNoEntry.
 type Page struct {
 	Before string
 	Limit  int // at least 1
@@ -97,15 +97,32 @@ type Page struct {
 
 // Threads lists an owner's threads, newest first.
 func (db *DB) Threads(ctx context.Context, ownerID string, p Page) ([]*thread.Thread, error) {
-	rows, _ := db.pool.Query(ctx, `SELECT`+threadColumns+`
+	var list []*thread.Thread
+	b := &pgx.Batch{}
+	entry := p.queueEntry(b, `SELECT FROM threads WHERE id = $1 AND owner_id = $2`, ownerID)
+	b.Queue(`SELECT`+threadColumns+`
 		FROM threads t
 		JOIN runs r ON r.thread_id = t.id
 		JOIN streams s ON s.thread_id = t.id
 		WHERE t.owner_id = $1 AND ($2 = '' OR t.id < $2)
 		ORDER BY t.id DESC
-		LIMIT $3`, ownerID, p.Before, p.Limit)
-	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (*thread.Thread, error) { return scanThread(r) })
-	return list, wrap("list threads", err)
+		LIMIT $3`, ownerID, p.Before, p.Limit).Query(collect(&list, scanThread))
+	return list, wrap("list threads", entry(db.pool.SendBatch(ctx, b).Close()))
+}
+
+// queueEntry looks for the entry that the page names. What it returns makes ErrNoEntry of the batch's success where there
+// is none.
+func (p Page) queueEntry(b *pgx.Batch, query, of string) func(error) error {
+	there := true
+	if p.Before != "" {
+		b.Queue(`SELECT EXISTS (`+query+`)`, p.Before, of).QueryRow(func(r pgx.Row) error { return r.Scan(&there) })
+	}
+	return func(err error) error {
+		if err == nil && !there {
+			return thread.ErrNoEntry
+		}
+		return err
+	}
 }
 
 // threadOf returns the thread of a row of messages or turns, if it is the owner's.

@@ -15,13 +15,15 @@ func (db *DB) Turns(ctx context.Context, ownerID, threadID string, p Page) ([]*t
 	if err != nil {
 		return nil, err
 	}
-	rows, _ := db.pool.Query(ctx, `SELECT`+turnColumns+`
+	var list []*thread.Turn
+	b := &pgx.Batch{}
+	entry := p.queueEntry(b, `SELECT FROM turns WHERE id = $1 AND thread_id = $2`, t.ID)
+	b.Queue(`SELECT`+turnColumns+`
 		FROM turns t
 		WHERE t.thread_id = $1 AND ($2 = '' OR t.id < $2)
 		ORDER BY t.id DESC
-		LIMIT $3`, t.ID, p.Before, p.Limit)
-	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (*thread.Turn, error) { return scanPlainTurn(r) })
-	return list, wrap("list turns", err)
+		LIMIT $3`, t.ID, p.Before, p.Limit).Query(collect(&list, scanPlainTurn))
+	return list, wrap("list turns", entry(db.pool.SendBatch(ctx, b).Close()))
 }
 
 func scanPlainTurn(r pgx.Row) (*thread.Turn, error) {

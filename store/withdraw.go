@@ -9,20 +9,28 @@ import (
 )
 
 // WithdrawSteering takes the message on the steering row back. Where none waits there the error speaks of the last one
-// that did: ErrAlreadyDelivered or ErrAlreadyWithdrawn, ErrNotFound if there never was one.
-func (db *DB) WithdrawSteering(ctx context.Context, ownerID, threadID string) (thread.Withdrawn, error) {
+// that did: ErrAlreadyDelivered or ErrAlreadyWithdrawn, ErrNotFound if there never was one. ErrKeyReused is the repeat's.
+func (db *DB) WithdrawSteering(ctx context.Context, ownerID, threadID string, repeat ...*Repeat) (thread.Withdrawn, error) {
 	var out thread.Withdrawn
+	r := repeatOf(repeat, ownerID, "withdraw steering", threadID)
 	err := db.onThread(ctx, "withdraw", ownerID, threadID, func(ctx context.Context, t *tx, threadID string) error {
 		var last *string
 		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 			b.Queue(`SELECT state FROM steering WHERE thread_id = $1 ORDER BY id DESC LIMIT 1`, threadID).Query(first(&last, scanText))
+			r.queueRead(b)
 		})
 		if err != nil {
 			return err
 		}
 		t.point(ctx, PointWithdraw)
+		if h.ownerID != ownerID {
+			return thread.ErrNotFound
+		}
+		if known, err := r.answered(&out); known || err != nil {
+			return err
+		}
 		switch {
-		case h.ownerID != ownerID, last == nil:
+		case last == nil:
 			return thread.ErrNotFound
 		case *last == "withdrawn":
 			return thread.ErrAlreadyWithdrawn
@@ -31,15 +39,19 @@ func (db *DB) WithdrawSteering(ctx context.Context, ownerID, threadID string) (t
 		}
 		b := &pgx.Batch{}
 		out = t.withdrawSteering(b, h)
+		if err := r.remember(b, out); err != nil {
+			return err
+		}
 		return t.commit(ctx, b)
 	})
 	return out, err
 }
 
 // WithdrawMessage takes back any message that still waits, on the steering row or as a turn, which is then cancelled. It
-// returns ErrNotFound, ErrAlreadyDelivered or ErrAlreadyWithdrawn.
-func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string) (thread.Withdrawn, error) {
+// returns ErrNotFound, ErrAlreadyDelivered or ErrAlreadyWithdrawn; ErrKeyReused is the repeat's.
+func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string, repeat ...*Repeat) (thread.Withdrawn, error) {
 	var out thread.Withdrawn
+	r := repeatOf(repeat, ownerID, "withdraw message", messageID)
 	threadID, err := db.threadOf(ctx, "messages", ownerID, messageID)
 	if err != nil {
 		return out, wrap("withdraw", err)
@@ -50,11 +62,15 @@ func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string) (t
 		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 			b.Queue(`SELECT`+messageColumns+`FROM messages m WHERE m.id = $1`, messageID).Query(first(&m, scanMessage))
 			b.Queue(`SELECT`+turnColumns+`FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.id = $1`, messageID).Query(first(&turn, scanTurn))
+			r.queueRead(b)
 		})
 		if err != nil {
 			return err
 		}
 		t.point(ctx, PointWithdraw)
+		if known, err := r.answered(&out); known || err != nil {
+			return err
+		}
 		switch {
 		case m.State == thread.MessageDelivered:
 			return thread.ErrAlreadyDelivered
@@ -67,6 +83,9 @@ func (db *DB) WithdrawMessage(ctx context.Context, ownerID, messageID string) (t
 		} else {
 			out = t.withdraw(b, m)
 			t.cancel(b, h, turn)
+		}
+		if err := r.remember(b, out); err != nil {
+			return err
 		}
 		return t.commit(ctx, b)
 	})

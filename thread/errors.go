@@ -15,10 +15,11 @@ var (
 	ErrAlreadyDelivered = errors.New("the message was already loaded")
 	ErrAlreadyWithdrawn = errors.New("the message was already withdrawn")
 	ErrReplyTarget      = errors.New("the message that is answered is not in this thread")
-	ErrKeyReused        = errors.New("the idempotency key was used for another message")
+	ErrKeyReused        = errors.New("the idempotency key was used for something else")
 	ErrConflict         = errors.New("the present state does not allow this")
 	ErrUnauthorized     = errors.New("no valid key")
 	ErrUnavailable      = errors.New("temporarily unavailable")
+	ErrNoEntry          = errors.New("the list has no such entry")
 
 	// ErrFenced means that the turn no longer runs, is stopping, or its thread is archived: nothing was written.
 	ErrFenced = errors.New("the turn may not write any more")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"reflect"
@@ -28,6 +29,11 @@ type config struct {
 	Addr     string     `env:"BOBBIN_ADDR" envDefault:"127.0.0.1:8080"`
 	DataDir  string     `env:"BOBBIN_DATA_DIR" envDefault:".bobbin"`
 	LogLevel slog.Level `env:"BOBBIN_LOG_LEVEL" envDefault:"INFO"`
+
+	Rate           float64  `env:"BOBBIN_RATE_LIMIT" envDefault:"50"`
+	Burst          int      `env:"BOBBIN_RATE_BURST" envDefault:"200"`
+	AuthFailures   int      `env:"BOBBIN_AUTH_FAILURE_LIMIT" envDefault:"30"`
+	TrustedProxies []string `env:"BOBBIN_TRUSTED_PROXIES"`
 
 	DatabaseURL    string        `env:"DATABASE_URL"`
 	MaxConns       int           `env:"BOBBIN_DATABASE_CONNECTIONS" envDefault:"20"`
@@ -166,6 +172,14 @@ func (c config) check(name string) (wrong []string) {
 		"BOBBIN_MODEL_IDLE_TIMEOUT": c.ModelIdle, "BOBBIN_MODEL_TIMEOUT": c.ModelTimeout,
 	} {
 		rule(d > 0, "%s: want more than 0s, got %v", field, d)
+	}
+	rule(c.Rate >= 0 && c.Rate <= 1e6, "BOBBIN_RATE_LIMIT: want 0, for no limit, to 1000000, got %v", c.Rate)
+	rule(c.Burst > 0, "BOBBIN_RATE_BURST: want at least 1, got %d", c.Burst)
+	rule(c.AuthFailures >= 0, "BOBBIN_AUTH_FAILURE_LIMIT: want 0, for no limit, or more, got %d", c.AuthFailures)
+	for _, p := range c.TrustedProxies {
+		_, prefixErr := netip.ParsePrefix(p)
+		_, addrErr := netip.ParseAddr(p)
+		rule(prefixErr == nil || addrErr == nil, "BOBBIN_TRUSTED_PROXIES: want addresses or networks such as 10.0.0.0/8, with commas, got %q", p)
 	}
 	rule(c.RollOver >= minRollOver, "BOBBIN_HISTORY_ROLL_OVER: want at least %d, got %d", minRollOver, c.RollOver)
 	rule(c.EventRetention >= minRetention, "BOBBIN_EVENT_RETENTION: want at least %v, got %v", minRetention, c.EventRetention)

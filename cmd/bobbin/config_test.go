@@ -24,12 +24,20 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Setenv("BOBBIN_HISTORY_ROLL_OVER", "29")
 	t.Setenv("BOBBIN_EVENT_RETENTION", "23h")
 	t.Setenv("OPENAI_BASE_URL", "sk-this-is-a-key")
+	t.Setenv("BOBBIN_RATE_LIMIT", "fast")
+	t.Setenv("BOBBIN_RATE_BURST", "0")
+	t.Setenv("BOBBIN_AUTH_FAILURE_LIMIT", "-1")
+	t.Setenv("BOBBIN_TRUSTED_PROXIES", "10.0.0.0/8,proxy")
 	_, err := readConfig("worker")
 	require.EqualError(t, err, `the configuration is wrong:
   BOBBIN_ADDR: want host:port, got "nowhere"
+  BOBBIN_AUTH_FAILURE_LIMIT: want 0, for no limit, or more, got -1
   BOBBIN_EVENT_RETENTION: want at least 24h0m0s, got 23h0m0s
   BOBBIN_HISTORY_ROLL_OVER: want at least 30, got 29
+  BOBBIN_RATE_BURST: want at least 1, got 0
+  BOBBIN_RATE_LIMIT: want a number such as 0.75
   BOBBIN_TAKE_TIMEOUT: want a duration such as 90s, 5m or 1h30m
+  BOBBIN_TRUSTED_PROXIES: want addresses or networks such as 10.0.0.0/8, with commas, got "proxy"
   BOBBIN_TURN_MAX_ROUNDS: want at least 1, got 0
   BOBBIN_WORKER_STINTS: want a whole number
   DATABASE_URL: want the address of a Postgres database

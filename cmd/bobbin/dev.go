@@ -223,7 +223,7 @@ func (d *dev) welcome(a net.Addr) {
 	if !loopback(a) {
 		lines = append(lines,
 			"The key "+devKey+" is accepted on a loopback address alone. For one of your own:", "",
-			"  DATABASE_URL='"+d.cfg.DatabaseURL+"' bin/bobbin key create OWNER", "")
+			"  DATABASE_URL='"+d.cfg.DatabaseURL+"' bin/bobbin key create --owner NAME", "")
 	}
 	lines = append(lines, "Ctrl-C stops everything; the data stays in "+d.cfg.DataDir+".", "")
 	fmt.Println(strings.Join(lines, "\n"))

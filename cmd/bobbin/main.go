@@ -28,7 +28,7 @@ func commands() []command {
 		{"worker", "", "a worker that runs turns", runWorker},
 		{"migrate", "", "bring the database and Temporal's search attributes to this version", runMigrate},
 		{"chat", "[thread]", "talk to a server from the terminal; thread is an id, or home", runChat},
-		{"key", "create OWNER [NAME]", "make an API key for an owner, and print it once", runKey},
+		{"key", "create|list|revoke …", "make an API key of an owner and print it once, list keys, make one worthless", runKey},
 	}
 }
 

@@ -70,6 +70,7 @@ type plant struct {
 
 	metrics *prometheus.Registry
 
+	cfg       config
 	namespace string
 	local     bool          // the API takes devKey
 	delay     time.Duration // between saying that it ends and refusing requests
@@ -77,7 +78,7 @@ type plant struct {
 
 // connect reaches Postgres and Temporal. close must be called.
 func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err error) {
-	p.outbox, p.namespace, p.delay = relay.New(), cfg.TemporalNamespace, cfg.DrainDelay
+	p.outbox, p.cfg, p.namespace, p.delay = relay.New(), cfg, cfg.TemporalNamespace, cfg.DrainDelay
 	sc := cfg.store()
 	sc.OnNudge = p.outbox.Kick
 	if p.db, err = openStore(ctx, sc); err != nil {
@@ -116,6 +117,7 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 // serve answers HTTP until ctx ends. Balancers hear of that first; requests under way are finished, event streams are ended.
 func (p plant) serve(ctx context.Context, l net.Listener, needs ...need) error {
 	cfg := api.Config{Store: p.db, Done: ctx.Done(), Version: version, Metrics: p.metrics, Ready: ready(append(p.needs(), needs...)...)}
+	cfg.Rate, cfg.Burst, cfg.AuthFailures, cfg.TrustedProxies = p.cfg.Rate, p.cfg.Burst, p.cfg.AuthFailures, p.cfg.TrustedProxies
 	if p.local {
 		cfg.LocalKey, cfg.LocalOwner = devKey, devOwner
 	}
