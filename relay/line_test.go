@@ -60,3 +60,22 @@ func TestALineDropsWhatDoesNotFit(t *testing.T) {
 	require.Equal(t, "ababa", served(l, 5))
 	require.Equal(t, 5, l.room())
 }
+
+func TestANudgeThatIsHereOrBeingSentIsNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	l := newLine(100, 100)
+	n := store.Nudge{ID: 7, OwnerID: "a"}
+	l.add(n)
+	l.add(n)
+	require.Equal(t, []int64{7}, l.rows())
+	require.Equal(t, "a", served(l, 1))
+	l.add(n)
+	require.Empty(t, l.ready, "it is being sent")
+	l.letGo(n)
+	require.Empty(t, l.rows())
+	l.add(n)
+	require.Len(t, l.ready, 1, "it did not go out, and the outbox has it again")
+	l.add(store.Nudge{OwnerID: "a"})
+	l.add(store.Nudge{OwnerID: "a"})
+	require.Len(t, l.ready, 3, "the sweep's have no row")
+}

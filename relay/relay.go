@@ -19,11 +19,13 @@ import (
 
 const (
 	senders     = 8
-	backlog     = 8192             // nudges in memory; what does not fit is found in the outbox
-	ownerMax    = 1024             // of them one owner's
-	lookEvery   = time.Second      // at the outbox
-	lookLimit   = 200              // nudges at once
-	resendAfter = 5 * time.Second  // a nudge whose sending is not known to have worked
+	backlog     = 8192                   // nudges in memory; what does not fit is found in the outbox
+	ownerMax    = 1024                   // of them one owner's
+	lookEvery   = time.Second            // at the outbox
+	lookLimit   = 200                    // nudges at once
+	resendAfter = 5 * time.Second        // a nudge whose sending is not known to have worked
+	holdEvery   = 500 * time.Millisecond // before a row is due: what waits in this process is left to it
+	holdFor     = 3 * holdEvery
 	sendTimeout = 4 * time.Second  // less than resendAfter
 	sweepEvery  = 30 * time.Second // and at start
 	taskTimeout = 5 * time.Second  // of a workflow task, which a worker may die in: half of Temporal's default
@@ -53,6 +55,7 @@ func (r *Relay) Run(ctx context.Context, db *store.DB, server client.Client) {
 			}
 		})
 	})
+	done.Go(func() { every(ctx, holdEvery, func() { r.hold(ctx, db) }) })
 	done.Go(func() {
 		every(ctx, sweepEvery, func() {
 			if _, err := db.PruneEvents(ctx, pruneLimit); err != nil && ctx.Err() == nil {
@@ -62,6 +65,18 @@ func (r *Relay) Run(ctx context.Context, db *store.DB, server client.Client) {
 		})
 	})
 	done.Wait()
+}
+
+// hold keeps the outbox rows of what is held up here from coming due. When Temporal is slow every nudge would be sent twice, by
+// this process and by another, and it would be slower for that.
+func (r *Relay) hold(ctx context.Context, db *store.DB) {
+	rows := r.waiting.rows()
+	if len(rows) == 0 {
+		return
+	}
+	if err := db.NudgesHeld(ctx, rows, holdFor); err != nil && ctx.Err() == nil {
+		slog.Warn("nudges not put off, they may be sent twice", "error", err)
+	}
 }
 
 const pruneLimit = 10_000 // events a sweep
@@ -85,19 +100,25 @@ func (r *Relay) send(ctx context.Context, db *store.DB, server client.Client) {
 			return
 		case <-r.waiting.ready:
 			n := r.waiting.next()
-			if err := nudge(ctx, server, n); err != nil {
-				if ctx.Err() == nil {
-					slog.Warn("nudge not sent, it stays in the outbox", "thread", n.ThreadID, "kind", string(n.Kind), "error", err)
-				}
-				continue
-			}
-			if n.ID == 0 {
-				continue
-			}
-			if err := sent(ctx, db, n); err != nil {
-				slog.Warn("nudge not removed, it is sent again", "thread", n.ThreadID, "error", err)
-			}
+			deliver(ctx, db, server, n)
+			r.waiting.letGo(n)
 		}
+	}
+}
+
+// deliver sends a nudge and takes it from the outbox.
+func deliver(ctx context.Context, db *store.DB, server client.Client, n store.Nudge) {
+	if err := nudge(ctx, server, n); err != nil {
+		if ctx.Err() == nil {
+			slog.Warn("nudge not sent, it stays in the outbox", "thread", n.ThreadID, "kind", string(n.Kind), "error", err)
+		}
+		return
+	}
+	if n.ID == 0 {
+		return
+	}
+	if err := sent(ctx, db, n); err != nil {
+		slog.Warn("nudge not removed, it is sent again", "thread", n.ThreadID, "error", err)
 	}
 }
 

@@ -76,6 +76,16 @@ func (db *DB) NudgesDue(ctx context.Context, limit int, delay time.Duration) ([]
 	return list, wrap("read outbox", err)
 }
 
+// NudgesHeld puts nudges off that are about to be sent, so that they come due after delay at the earliest. Ids that are gone are
+// no error.
+func (db *DB) NudgesHeld(ctx context.Context, ids []int64, delay time.Duration) error {
+	_, err := db.pool.Exec(ctx, `
+		UPDATE outbox
+		SET due_at = greatest(due_at, clock_timestamp() + $2::interval)
+		WHERE id = ANY ($1)`, ids, delay)
+	return wrap("hold nudges", err)
+}
+
 // NudgesSent removes nudges that went out. Ids that are gone are no error.
 func (db *DB) NudgesSent(ctx context.Context, ids []int64) error {
 	_, err := db.pool.Exec(ctx, `DELETE FROM outbox WHERE id = ANY ($1)`, ids)

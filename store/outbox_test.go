@@ -144,3 +144,32 @@ func TestSweepFindsWhatNobodyMoves(t *testing.T) {
 		})
 	}
 }
+
+func TestNudgesThatAreHeldUpAreLeftToWhomHasThem(t *testing.T) {
+	b := setup(t)
+	b.accept("hello")
+	var id int64
+	b.scan(`SELECT id FROM outbox`, nil, &id)
+	b.exec(`UPDATE outbox SET due_at = clock_timestamp()`)
+	require.NoError(t, b.db.NudgesHeld(b.ctx(), []int64{id, 999}, time.Minute))
+	due, err := b.second().NudgesDue(b.ctx(), 10, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	require.NoError(t, b.db.NudgesHeld(b.ctx(), []int64{id}, time.Second))
+	var later bool
+	b.scan(`SELECT due_at > clock_timestamp() + interval '30 seconds' FROM outbox`, nil, &later)
+	require.True(t, later, "a shorter hold takes nothing back")
+}
+
+// An update of a column that is in an index writes to all indexes of the table, and a round updates its turn twice.
+func TestWhatARoundUpdatesIsInNoIndex(t *testing.T) {
+	b := setup(t)
+	require.Empty(t, b.list(`
+		SELECT format('%s in %s', a.attname, i.indexrelid::regclass)
+		FROM pg_index i
+		JOIN pg_attribute a ON a.attrelid = i.indrelid
+		WHERE i.indrelid = 'turns'::regclass
+		  AND a.attname IN ('driven_at', 'rounds', 'tool_calls', 'steps', 'input_tokens', 'output_tokens', 'cost_usd', 'limit_rounds',
+		                    'limit_tool_calls', 'tool_failures', 'barren', 'model_failures', 'model_attempts')
+		  AND (a.attnum = ANY (i.indkey) OR pg_get_indexdef(i.indexrelid) ~ ('\m' || a.attname || '\M'))`))
+}
