@@ -110,16 +110,17 @@ func (a *Activities) untilStopped(ctx context.Context, turnID string) (context.C
 	}
 }
 
-// beat heartbeats until ctx ends. Temporal's cancellation and its time-out for dead workers both ride on it.
+// beat heartbeats until ctx ends. Temporal's cancellation and its time-out for dead workers both ride on it. Each beat is a
+// write of Temporal's, so what ends before the first is due makes none.
 func (a *Activities) beat(ctx context.Context) {
 	tick := time.NewTicker(max(a.Settings.Heartbeat/5, 100*time.Millisecond))
 	defer tick.Stop()
 	for {
-		activity.RecordHeartbeat(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			activity.RecordHeartbeat(ctx)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 	cost(2, "accept, repeated: reads and rolls back", accept(key("k")))
 	r = b.run(&thread.Turn{ID: m.TurnID, ThreadID: b.thread, Attempt: 1})
 	cost(2, "claim with nothing to do", func() error { _, err := b.db.Claim(b.ctx(), b.thread); return err })
-	cost(3, "begin: the fence, the write, the turn's work", func() error {
+	cost(2, "begin: the fence with the turn's work, the write", func() error {
 		_, err := b.db.Begin(b.ctx(), r.ref, 1, store.Attempt{TurnID: r.ref.ID})
 		return err
 	})

@@ -38,24 +38,29 @@ type Attempt struct {
 }
 
 // Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, and reads the
-// turn's work. Errors are those of Load. The caller calls EndAttempt in any case, an error included: the attempt may be
-// recorded.
+// turn's work under the same locks. Errors are those of Load. The caller calls EndAttempt in any case, an error included:
+// the attempt may be recorded.
 func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
 	var shown bool
-	var shownAs int
-	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &shown) }
+	var l *loading
+	reads := func(b *pgx.Batch) {
+		l = &loading{ref: ref, attempt: attempt}
+		queueShown(b, ref.ID, &shown)
+		l.queue(b) // who writes a session or a summary holds the event counter
+	}
 	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
 		if turn.Attempt != attempt {
 			return thread.ErrFenced
 		}
-		shownAs = turn.modelAttempts + 1
+		l.turn = turn
+		if !l.work().started() {
+			turn.barren++
+		}
+		turn.modelAttempts++
 		b.Queue(`
 			UPDATE turns
-			SET model_attempts = model_attempts + 1, driven_at = $2, barren = barren + CASE
-				WHEN EXISTS (SELECT FROM calls WHERE turn_id = $1 AND state = 'started') THEN 0
-				ELSE 1
-			END
-			WHERE id = $1`, ref.ID, t.now)
+			SET model_attempts = @attempts, driven_at = @now, barren = @barren
+			WHERE id = @turn`, pgx.NamedArgs{"turn": ref.ID, "now": t.now, "attempts": turn.modelAttempts, "barren": turn.barren})
 		queueAttempt(b, a)
 		t.void(ref, shown, "resumed")
 		return nil
@@ -63,60 +68,83 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 	if err != nil {
 		return nil, err
 	}
-	w, err := db.Load(ctx, ref, attempt)
-	if err == nil {
-		w.ModelAttempt = shownAs
-	}
-	return w, err
+	return db.withRunning(ctx, l.work())
 }
 
 // Load reads a turn's work. ErrFenced: the turn runs no more, is stopping, or is another attempt than the one given.
 func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error) {
-	var turn *turnRow
-	var fenced bool
-	w := &Work{Ref: ref}
-	var last struct {
-		n       int
-		outcome RoundOutcome
-	}
+	l := &loading{ref: ref, attempt: attempt}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") // a summary and the entries behind it are of one moment
-	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&turn, scanTurn))
+	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&l.turn, scanTurn))
+	l.queue(b)
+	b.Queue("COMMIT")
+	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {
+		return nil, wrap("load turn", err)
+	}
+	if l.fenced {
+		return nil, wrap("load turn", thread.ErrFenced)
+	}
+	return db.withRunning(ctx, l.work())
+}
+
+// loading reads a turn's work.
+type loading struct {
+	ref     TurnRef
+	attempt int
+
+	turn    *turnRow
+	fenced  bool
+	waiting int
+	last    RoundOutcome
+	session thread.Session
+}
+
+// queue queues all reads but that of the turn's row.
+func (l *loading) queue(b *pgx.Batch) {
 	b.Queue(`
 		SELECT t.status <> 'running' OR t.stopping OR t.attempt <> $2 OR t.kind = 'conversation' AND (r.turn_id IS DISTINCT FROM t.id OR r.stopping),
 			(SELECT count(*) FROM turns o WHERE o.thread_id = t.thread_id AND o.kind = 'conversation' AND o.status = 'queued') +
 			(SELECT count(*) FROM steering s WHERE s.thread_id = t.thread_id AND s.state = 'queued')
 		FROM turns t
 		JOIN runs r ON r.thread_id = t.thread_id
-		WHERE t.id = $1`, ref.ID, attempt).QueryRow(func(r pgx.Row) error { return r.Scan(&fenced, &w.Waiting) })
-	b.Queue(`SELECT n, outcome FROM rounds WHERE turn_id = $1 ORDER BY n DESC LIMIT 1`, ref.ID).Query(func(rows pgx.Rows) error {
+		WHERE t.id = $1`, l.ref.ID, l.attempt).QueryRow(func(r pgx.Row) error { return r.Scan(&l.fenced, &l.waiting) })
+	b.Queue(`SELECT outcome FROM rounds WHERE turn_id = $1 ORDER BY n DESC LIMIT 1`, l.ref.ID).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			if err := rows.Scan(&last.n, &last.outcome); err != nil {
+			if err := rows.Scan(&l.last); err != nil {
 				return err
 			}
 		}
 		return rows.Err()
 	})
-	queueSession(b, ref, &w.Session)
-	b.Queue("COMMIT")
-	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {
-		return nil, wrap("load turn", err)
+	queueSession(b, l.ref, &l.session)
+}
+
+func (l *loading) work() *Work {
+	w := &Work{
+		Turn: l.turn.Turn, Ref: l.ref, Session: l.session, Counters: l.turn.limit, Answered: l.last == RoundAnswer, LastRound: l.last,
+		ModelAttempt: l.turn.modelAttempts, Barren: l.turn.barren, Waiting: l.waiting,
 	}
-	if fenced {
-		return nil, wrap("load turn", thread.ErrFenced)
-	}
-	w.Turn, w.Counters, w.ModelAttempt, w.Barren = turn.Turn, turn.limit, turn.modelAttempts, turn.barren
-	w.Answered, w.LastRound = last.outcome == RoundAnswer, last.outcome
 	w.Session.End = sessionEnd(w)
 	for _, e := range w.Session.Entries {
 		for _, c := range e.Calls {
-			if c.TurnID == ref.ID && c.State.Open() {
+			if c.TurnID == l.ref.ID && c.State.Open() {
 				w.Open = append(w.Open, c)
 			}
 		}
 	}
-	if slices.ContainsFunc(w.Open, func(c thread.Call) bool { return c.State == thread.CallStarted }) {
-		if err := db.running(ctx, ref.ID, w.Open); err != nil {
+	return w
+}
+
+// started reports whether a call of the turn has started and has no result.
+func (w *Work) started() bool {
+	return slices.ContainsFunc(w.Open, func(c thread.Call) bool { return c.State == thread.CallStarted })
+}
+
+// withRunning looks which of the started calls are still running.
+func (db *DB) withRunning(ctx context.Context, w *Work) (*Work, error) {
+	if w.started() {
+		if err := db.running(ctx, w.Ref.ID, w.Open); err != nil {
 			return nil, wrap("load turn", err)
 		}
 	}
