@@ -195,7 +195,8 @@ const shownEntries = `
 	)`
 
 // queueSession reads what the model is shown of a turn's session, each call beside the entry of its round: as much as the
-// model's window holds, however long the conversation is.
+// model's window holds, however long the conversation is. Rounds and calls are looked up entry by entry: the planner cannot
+// know how few entries lie behind the cut, and would read both tables whole.
 func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
 	args := pgx.NamedArgs{"session": ref.session(), "thread": ref.ThreadID, "turn": ref.ID}
 	b.Queue(newestSummary, args).Query(func(rows pgx.Rows) error {
@@ -214,9 +215,8 @@ func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
 		WITH `+shownEntries+`
 		SELECT e.pos, e.kind, e.turn_id, e.round, COALESCE(e.message_id, ''), e.text, e.reasoning, e.pinned,
 			CASE WHEN e.history OR e.pos <= COALESCE((SELECT base FROM summary WHERE session_id = @session), -1) THEN 0
-				ELSE COALESCE(r.input_tokens, 0) END
+				ELSE COALESCE((SELECT r.input_tokens FROM rounds r WHERE r.turn_id = e.turn_id AND r.n = e.round), 0) END
 		FROM shown e
-		LEFT JOIN rounds r ON e.kind = 'assistant' AND r.turn_id = e.turn_id AND r.n = e.round
 		ORDER BY e.history DESC, e.pos`, args).Query(func(rows pgx.Rows) (err error) {
 		s.Entries, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (e thread.Entry, err error) {
 			var pinned bool
@@ -232,7 +232,11 @@ func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
 		WITH `+shownEntries+`
 		SELECT c.turn_id, c.round, c.idx, c.provider_id, c.name, c.arguments, c.state, COALESCE(c.result, '')
 		FROM shown e
-		JOIN calls c ON c.turn_id = e.turn_id AND c.round = e.round
+		CROSS JOIN LATERAL (
+			SELECT turn_id, round, idx, provider_id, name, arguments, state, result
+			FROM calls c
+			WHERE c.turn_id = e.turn_id AND c.round = e.round
+			OFFSET 0) c
 		WHERE e.kind = 'assistant'
 		ORDER BY c.turn_id, c.round, c.idx`, args).Query(func(rows pgx.Rows) error {
 		calls, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (c thread.Call, err error) {
