@@ -34,6 +34,7 @@ type Config struct {
 	Window        agent.Window  // of the model; default agent.DefaultWindow
 	StintRounds   int           // rounds of one stint; default 20, 1 for one activity a round
 	StintDuration time.Duration // after which a stint comes back at its next round head; default 60s
+	ReserveWait   time.Duration // for other calls to give back what they have reserved of a spending limit; default 20s, negative: none
 	ProgressAfter time.Duration // a phase that takes longer is told to the workflow; default 2s
 	Settings      contract.Settings
 
@@ -59,6 +60,9 @@ func New(cfg Config) *Activities {
 	}
 	if cfg.StintDuration == 0 {
 		cfg.StintDuration = time.Minute
+	}
+	if cfg.ReserveWait == 0 {
+		cfg.ReserveWait = 20 * time.Second
 	}
 	if cfg.ProgressAfter == 0 {
 		cfg.ProgressAfter = 2 * time.Second

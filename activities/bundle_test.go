@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ type bundle struct {
 	thread string
 	tools  []tools.Tool
 	limits agent.Limits
+	prices string // YAML; the scripted model's name is scripted
 }
 
 func setup(t *testing.T, play scripted.Play) *bundle {
@@ -82,7 +84,9 @@ func (b *bundle) workerAt(dsn string, mods ...with) *worker {
 	b.t.Cleanup(entry.Close)
 	deltas := db.NewDeltas()
 	b.t.Cleanup(deltas.Close)
-	model, err := llm.New(llm.Config{BaseURL: b.url, Model: "scripted"})
+	prices, err := llm.ParsePrices(strings.NewReader(b.prices))
+	require.NoError(b.t, err)
+	model, err := llm.New(llm.Config{BaseURL: b.url, Model: "scripted", Prices: prices})
 	require.NoError(b.t, err)
 	reg, err := tools.New(b.tools...)
 	require.NoError(b.t, err)

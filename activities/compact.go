@@ -11,7 +11,7 @@ import (
 	"bobbin/thread"
 )
 
-// summarise makes the model call that summarises the older part of a session. It is no round: nothing of it is shown while
+// summarise makes, and pays for, the model call that summarises the older part of a session. It is no round: nothing of it is shown while
 // it is written, and people see the phase.
 func (s *stint) summarise(ctx context.Context, p thread.Prompt, limit time.Duration) (thread.Reply, error) {
 	s.enter(ctx, s.line.Round, nil)
@@ -20,7 +20,10 @@ func (s *stint) summarise(ctx context.Context, p thread.Prompt, limit time.Durat
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
-	reply, err := s.Model.Call(limited, p, nil)
+	reply, charge, err := s.ask(limited, s.line.Round, p, nil)
+	if err == nil {
+		s.settle(ctx, charge)
+	}
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		return reply, agent.ErrTimeUp
 	}

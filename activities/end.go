@@ -25,8 +25,8 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 		slog.Warn("turn failed", "turn", in.Turn.ID, "thread", in.Turn.ThreadID, "code", string(in.Fail), "status", string(ended.Status))
 	}
 	return contract.Ended{
-		Status: ended.Status, Next: turnRef(ended.Next), Rounds: ended.Turn.Rounds, Tokens: usage.InputTokens + usage.OutputTokens,
-		CostUSD: usage.CostUSD,
+		Status: ended.Status, Next: turnRef(ended.Next), Rounds: ended.Turn.Rounds, Tokens: usage.Tokens(),
+		CostUSD: usage.Cost.Dollars(),
 	}, nil
 }
 
@@ -40,6 +40,7 @@ var details = map[thread.FailCode]string{
 	thread.FailEmptyResponse:    "The model answered nothing, twice.",
 	thread.FailMalformedAnswer:  "The model's answer had no usable form, twice.",
 	thread.FailTimeLimit:        "The turn reached its time limit before it could answer.",
+	thread.FailUsageLimit:       "The owner's monthly spending limit leaves no room for a model call.",
 	thread.FailToolUnknown:      "A tool was interrupted, and nobody knows whether it took effect. Check before doing it again.",
 	thread.FailInternal:         "Something went wrong inside the server.",
 }

@@ -54,10 +54,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "bobbin_model_failures_total", Help: "Model calls that failed, by kind; temporary ones are tried again.",
 		}, []string{"model", "kind"}),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "bobbin_model_tokens_total", Help: "Tokens of committed rounds.",
+			Name: "bobbin_model_tokens_total", Help: "Tokens of model calls, also of those that failed: input, cached (part of input), output, reasoning (part of output).",
 		}, []string{"model", "kind"}),
 		cost: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "bobbin_model_cost_usd_total", Help: "What committed rounds cost, where the price is known.",
+			Name: "bobbin_model_cost_usd_total", Help: "What model calls cost, also those that failed, where the price is known.",
 		}, []string{"model"}),
 		toolCalls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "bobbin_tool_call_seconds", Help: "Time of a tool call, by how it ended.", Buckets: long,
@@ -111,11 +111,13 @@ func (m *metrics) called(model string, began time.Time, err error) {
 	m.modelCalls.WithLabelValues(model, result).Observe(time.Since(began).Seconds())
 }
 
-func (m *metrics) committed(model string, outcome string, u thread.Usage) {
-	m.rounds.WithLabelValues(outcome).Inc()
+// paid counts what a call used, also one that failed: cached tokens are input as well, thought ones output.
+func (m *metrics) paid(model string, u thread.Usage) {
 	m.tokens.WithLabelValues(model, "input").Add(float64(u.InputTokens))
 	m.tokens.WithLabelValues(model, "output").Add(float64(u.OutputTokens))
-	m.cost.WithLabelValues(model).Add(u.CostUSD)
+	m.tokens.WithLabelValues(model, "cached").Add(float64(u.CachedTokens))
+	m.tokens.WithLabelValues(model, "reasoning").Add(float64(u.ReasoningTokens))
+	m.cost.WithLabelValues(model).Add(u.Cost.Dollars())
 }
 
 func (m *metrics) ended(t *thread.Turn, status thread.TurnStatus) {

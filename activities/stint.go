@@ -40,6 +40,9 @@ type stint struct {
 	loadedAt time.Time // when the counters were read
 	model    int       // number of the model attempt, which deltas carry
 	waiting  int
+	limited  bool         // the owner has a spending limit
+	read     reading      // of the last model call
+	charge   store.Charge // of the model call whose round is to be committed
 
 	line  contract.RoundLine // of the round under way
 	since time.Time
@@ -132,7 +135,7 @@ func (s *stint) load(ctx context.Context) (agent.State, error) {
 			w.Open[i].RunningFor = 0 // it had its time, and a minute to record what came of it
 		}
 	}
-	s.loadedAt, s.waiting = time.Now(), w.Waiting
+	s.loadedAt, s.waiting, s.limited = time.Now(), w.Waiting, w.Spending.Limit != nil
 	if s.line.Round != w.Turn.Rounds+1 {
 		s.newLine(w.Turn.Rounds + 1)
 	}
@@ -165,23 +168,16 @@ func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
 	delta := thread.Delta{TurnID: s.turn.ID, Round: round, Attempt: s.model}
-	model, began := s.Model.Model(), time.Now()
 	var show func(string)
 	if !s.ref.Background {
 		show = func(text string) {
-			if delta.Offset == 0 {
-				s.metrics.firstText.WithLabelValues(model).Observe(time.Since(began).Seconds())
-			}
 			delta.Text = text
 			s.Deltas.Write(s.ref, delta)
 			delta.Offset += len(text)
 		}
 	}
-	reply, err := s.Model.Call(limited, p, show)
-	s.metrics.called(model, began, err)
-	if err != nil && errors.Is(context.Cause(ctx), thread.ErrFenced) {
-		s.stopped(ctx, s.ref)
-	}
+	reply, charge, err := s.ask(limited, round, p, show)
+	s.charge = charge
 	if delta.Offset > 0 {
 		s.Deltas.Flush(ctx, s.turn.ID)
 	}
@@ -226,6 +222,7 @@ func (s *stint) wait(ctx context.Context, d time.Duration) error {
 func (s *stint) commit(ctx context.Context, r agent.Round) (entries []thread.Entry, err error) {
 	row := store.Round{
 		N: r.N, Base: r.Base, Notes: r.Notes, Reply: r.Reply, Outcome: store.RoundOutcome(r.Outcome), WrapUp: r.WrapUp,
+		Charge: s.charge,
 	}
 	for _, c := range r.Reply.Calls {
 		t, _ := s.Tools.Lookup(c.Name)
@@ -237,9 +234,10 @@ func (s *stint) commit(ctx context.Context, r agent.Round) (entries []thread.Ent
 		return err
 	})
 	if err != nil {
+		s.settle(ctx, s.charge) // the round is lost, and paid for
 		return nil, err
 	}
-	s.metrics.committed(s.Model.Model(), string(r.Outcome), r.Reply.Usage)
+	s.metrics.rounds.WithLabelValues(string(r.Outcome)).Inc()
 	s.line.InputTokens, s.line.OutputTokens = r.Reply.Usage.InputTokens, r.Reply.Usage.OutputTokens
 	s.closeLine()
 	s.newLine(r.N + 1)

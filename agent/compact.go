@@ -240,6 +240,8 @@ func (l *Loop) compact(ctx context.Context, p plan) (done bool, res Result, err 
 		reply, res, err := l.summarise(ctx, part)
 		text := strings.TrimSpace(reply.Text)
 		switch {
+		case res.Fail == thread.FailUsageLimit:
+			return true, res, nil
 		case errors.Is(err, ErrTimeUp), res.Kind == Failed, err == nil && res.Kind == "" && text == "":
 			return true, Result{}, l.recover(ctx, Recovery{NoSummary: true})
 		case err != nil || res.Kind != "":

@@ -27,7 +27,8 @@ type Hooks struct {
 	// Take loads the message that waits, and returns the entries it appended to the session; none: nothing waited. Any
 	// error but ErrFenced has been dealt with before.
 	Take func(context.Context) ([]thread.Entry, error)
-	// Model makes one model call, within limit, which may be 0. ErrTimeUp: the limit came first.
+	// Model makes one model call, within limit, which may be 0. ErrTimeUp: the limit came first. ErrSpent: the owner may spend no
+	// more. Beside any error the reply says what a failed call used.
 	Model func(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error)
 	// Summarise makes one model call that nobody is shown and that is no round, within limit. ErrTimeUp: likewise.
 	Summarise func(ctx context.Context, p thread.Prompt, limit time.Duration) (thread.Reply, error)
@@ -53,6 +54,9 @@ type Hooks struct {
 
 // ErrTimeUp means that a limit of time came before the end of what a hook did.
 var ErrTimeUp = errors.New("out of time")
+
+// ErrSpent means that the owner's spending limit leaves no room for a model call.
+var ErrSpent = errors.New("the spending limit is reached")
 
 // State is where a turn stands.
 type State struct {
@@ -239,7 +243,7 @@ func (l *Loop) plan() plan {
 		return plan{notes: append(notes, emptyNote)}
 	case l.state.Last == Malformed && c.MalformedRetries > 0:
 		return plan{notes: append(notes, malformedNote)}
-	case left <= 0, c.ToolCalls >= limits.ToolCalls, l.elapsed() >= limits.Duration:
+	case left <= 0, c.ToolCalls >= limits.ToolCalls, l.elapsed() >= limits.Duration, limits.spent(c.Used):
 		return plan{wrapUp: true, warned: true, notes: append(notes, wrapNote)}
 	case left <= limits.warnRounds() && !c.WrapUpWarned && c.Rounds > 0:
 		return plan{tools: true, warned: true, notes: append(notes, fmt.Sprintf(warnNote, left))}
@@ -294,6 +298,7 @@ func (l *Loop) take(ctx context.Context) (bool, error) {
 	l.append(entries)
 	l.state.Counters = thread.Counters{
 		ToolFailures: map[string]int{}, Elapsed: -l.Hooks.Elapsed(), ModelFailures: l.state.Counters.ModelFailures,
+		Used: l.state.Counters.Used,
 	}
 	return true, nil
 }
@@ -330,6 +335,10 @@ func (l *Loop) attempts(
 		reply, err := call(max(0, deadline-l.elapsed()))
 		if err == nil {
 			return reply, Result{}, nil
+		}
+		l.state.Counters.Used = l.state.Counters.Used.Add(reply.Usage)
+		if errors.Is(err, ErrSpent) {
+			return thread.Reply{}, Result{Kind: Failed, Fail: thread.FailUsageLimit}, nil
 		}
 		failure := thread.AsModelError(err)
 		if failure == nil {
@@ -400,6 +409,7 @@ func (l *Loop) commit(ctx context.Context, p plan, reply thread.Reply, outcome O
 	c := &l.state.Counters
 	c.Rounds++
 	c.ToolCalls += len(reply.Calls)
+	c.Used = c.Used.Add(reply.Usage)
 	c.ModelFailures = 0
 	c.WrapUpWarned = c.WrapUpWarned || p.warned
 	switch outcome {

@@ -19,7 +19,8 @@ import (
 // A script says how a turn goes, a line each:
 //
 //	tools search send!              those with a mark have side effects
-//	limit rounds 3                  or duration, calls, failures, long
+//	limit rounds 3                  or duration, calls, failures, long, tokens, cost
+//	each 100 0.25                   tokens that every model call uses, and what it costs
 //	request Hello                   what the turn starts with
 //	after 2 And today?              a message that comes when round 2 is committed
 //	lost 2                          the first take after that loads it, and the holder does not hear of it
@@ -33,6 +34,7 @@ import (
 //	summary temporary | say Notes   attempt after attempt at each summary
 type script struct {
 	request  string
+	each     thread.Usage
 	replies  map[int][]string
 	arrivals map[int][]string
 	lost     map[int]bool
@@ -84,6 +86,10 @@ func (s *script) line(h *house, line string) error {
 	case "summary":
 		s.summary = strings.Split(rest, " | ")
 		return nil
+	case "each":
+		s.each.InputTokens = int64(n)
+		s.each.Cost, err = thread.ParseUSD(text)
+		return err
 	case "after":
 		s.arrivals[n] = append(s.arrivals[n], grown(text))
 	case "lost":
@@ -123,8 +129,14 @@ func limit(l *agent.Limits, name, value string) (err error) {
 		l.LongWait, err = time.ParseDuration(value)
 		return err
 	}
+	if name == "cost" {
+		l.Cost, err = thread.ParseUSD(value)
+		return err
+	}
 	n, err := strconv.Atoi(value)
 	switch name {
+	case "tokens":
+		l.Tokens = int64(n)
 	case "rounds":
 		l.Rounds = n
 	case "calls":
@@ -166,7 +178,11 @@ func (s *script) attach(h *house) {
 			s.asked[[2]int{round, i}] = true
 			s.otherHolder(h)
 		}
-		return reply(attempts[i])
+		r, took, err := reply(attempts[i])
+		if !errors.Is(err, agent.ErrSpent) {
+			r.Usage = s.each
+		}
+		return r, took, err
 	}
 }
 
@@ -217,6 +233,8 @@ func reply(text string) (r thread.Reply, took time.Duration, err error) {
 			r.Calls = append(r.Calls, thread.Asked{ID: fmt.Sprint("call_", i), Name: name, Arguments: strconv.Quote(result)})
 		}
 		r.Finish = thread.FinishCalls
+	case "spent":
+		return r, took, agent.ErrSpent
 	default:
 		e := &thread.ModelError{Kind: thread.ModelErrorKind(word)}
 		if rest != "" {

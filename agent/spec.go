@@ -19,11 +19,14 @@ type Spec struct {
 	Check func(thread.Reply) error
 }
 
-// Limits bound a turn. They count from its claim, or from the last message that was loaded into it.
+// Limits bound a turn. They count from its claim, or from the last message that was loaded into it; Tokens and Cost count all that
+// the turn ever used.
 type Limits struct {
 	Rounds       int           // then a wrap-up round without tools
 	Duration     time.Duration // likewise
 	ToolCalls    int           // likewise
+	Tokens       int64         // likewise, read and written; 0: no limit
+	Cost         thread.USD    // likewise; 0: no limit
 	WrapUp       time.Duration // how long the wrap-up round may take
 	ToolFailures int           // consecutive failures after which a tool is taken away
 	ModelRetries int           // of one round's model call after temporary errors
@@ -34,6 +37,11 @@ type Limits struct {
 var DefaultLimits = Limits{
 	Rounds: 40, Duration: 40 * time.Minute, ToolCalls: 400, WrapUp: 2 * time.Minute, ToolFailures: 5, ModelRetries: 3,
 	LongWait: time.Second,
+}
+
+// spent reports whether a turn has used what it may.
+func (l Limits) spent(u thread.Usage) bool {
+	return l.Tokens > 0 && u.Tokens() >= l.Tokens || l.Cost > 0 && u.Cost >= l.Cost
 }
 
 //go:embed prompts/chat.md

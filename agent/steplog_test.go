@@ -122,7 +122,7 @@ func (g *steplog) take() []thread.Entry {
 	if g.counters.WrapUpWarned {
 		list = append(list, thread.Entry{Kind: thread.EntryNote, Text: unwarn})
 	}
-	g.counters = thread.Counters{ModelFailures: g.counters.ModelFailures}
+	g.counters = thread.Counters{ModelFailures: g.counters.ModelFailures, Used: g.counters.Used}
 	g.since = g.now
 	return g.append(list...)
 }
@@ -153,6 +153,7 @@ func (g *steplog) count(r agent.Round) {
 	c := &g.counters
 	c.Rounds++
 	c.ToolCalls += len(r.Reply.Calls)
+	c.Used = c.Used.Add(r.Reply.Usage)
 	c.ModelFailures = 0
 	c.WrapUpWarned = c.WrapUpWarned || r.WrapUp
 	switch r.Outcome {
@@ -306,6 +307,9 @@ func (h *house) ask(name string, limit time.Duration, model func() (thread.Reply
 	if killed != nil { // the attempt is made again, and its time is not the test's subject
 		h.log.now = before
 		return thread.Reply{}, killed
+	}
+	if err != nil {
+		h.log.counters.Used = h.log.counters.Used.Add(reply.Usage) // it is in the ledger at once
 	}
 	return reply, err
 }

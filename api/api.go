@@ -159,6 +159,7 @@ func (a *api) routes(v1 *gin.RouterGroup) {
 	v1.POST("/turns/:turn/cancel", a.answer(http.StatusOK, a.cancel))
 	v1.POST("/turns/:turn/replay", a.answer(http.StatusOK, a.replay))
 	v1.GET("/health", a.answer(http.StatusOK, a.backlog))
+	v1.GET("/usage", a.answer(http.StatusOK, a.usage))
 }
 
 // answer makes a handler of a function that returns the body of its answer, or an error.

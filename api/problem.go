@@ -26,6 +26,7 @@ const (
 	CodeMediaType        Code = "unsupported_media_type"
 	CodeMethodNotAllowed Code = "method_not_allowed"
 	CodeUnauthorized     Code = "unauthorized"
+	CodeUsageLimit       Code = "usage_limit"
 	CodeNotFound         Code = "not_found"
 	CodeArchived         Code = "thread_archived"
 	CodeNoRunningTurn    Code = "no_running_turn"
@@ -119,6 +120,11 @@ func problemOf(err error) (*Problem, bool) {
 	if errors.As(err, &le) {
 		detail := strings.ToUpper(le.Error()[:1]) + le.Error()[1:] + "."
 		return &Problem{Status: http.StatusUnprocessableEntity, Code: CodeLimitExceeded, Detail: detail, Field: le.Field, Limit: le.Limit}, true
+	}
+	var ue *thread.UsageLimitError
+	if errors.As(err, &ue) {
+		detail := "The message was not stored: " + ue.Spending.String() + "."
+		return &Problem{Status: http.StatusPaymentRequired, Code: CodeUsageLimit, Detail: detail}, true
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {

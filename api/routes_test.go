@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +18,7 @@ import (
 	"bobbin/api"
 	"bobbin/store"
 	"bobbin/store/storetest"
+	"bobbin/thread"
 )
 
 func TestThreadsAreOpenedListedAndRead(t *testing.T) {
@@ -277,6 +279,52 @@ func TestHealthListsWhatWaitsAndWhatFailed(t *testing.T) {
 	require.EqualValues(t, 1, got["undriven"], "nobody drives what was claimed as it was accepted")
 	require.EqualValues(t, 0, got["workers"])
 	require.NotEmpty(t, got["oldest_waiting"])
+}
+
+func TestUsageShowsTheMonthAndWhatTheLimitLeaves(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open()
+	turn := text(b.say(id, "work"), "turn_id")
+	got := b.ok("GET", "/v1/usage", "")
+	require.Nil(t, got["limit_usd"])
+	require.Nil(t, got["remaining_usd"])
+	require.Equal(t, []any{}, got["models"])
+
+	limit := 5 * thread.Dollar
+	require.NoError(t, b.db.SetLimit(t.Context(), "anna", &limit))
+	require.NoError(t, b.db.Settle(t.Context(), store.TurnRef{ID: turn, ThreadID: id}, store.Charge{
+		Round: 1, Model: "m", Outcome: store.ChargeFailed, Estimated: true,
+		Usage: thread.Usage{InputTokens: 10, CachedTokens: 4, OutputTokens: 3, ReasoningTokens: 2, Cost: 4_900_000_000},
+	}))
+	got = b.ok("GET", "/v1/usage?month="+time.Now().UTC().Format("2006-01"), "")
+	counted := map[string]any{"input_tokens": 10.0, "cached_tokens": 4.0, "output_tokens": 3.0, "reasoning_tokens": 2.0, "cost_usd": 4.9}
+	require.Equal(t, counted, b.ok("GET", "/v1/turns/"+turn, "")["usage"], "the turn's usage has the same source")
+	counted["model"], counted["calls"] = "m", 1.0
+	require.Equal(t, []any{counted}, got["models"])
+	require.Equal(t, []any{5.0, 4.9, 0.0, 0.1}, []any{got["limit_usd"], got["spent_usd"], got["reserved_usd"], got["remaining_usd"]})
+	require.Equal(t, 0.0, b.ok("GET", "/v1/usage?month=2020-02", "")["spent_usd"])
+	require.Equal(t, "2020-03-01T00:00:00Z", b.ok("GET", "/v1/usage?month=2020-02", "")["resets_at"])
+	require.Equal(t, []any{}, b.ok("GET", "/v1/usage", "", "Authorization", "Bearer "+bertsKey)["models"], "others see nothing of it")
+
+	for _, month := range []string{"", "2026", "2026-13", "2026-1", "november", "2026-11-30", "0001-01"} {
+		a := b.refused(400, "invalid_field", "GET", "/v1/usage?month="+month, "")
+		require.Equal(t, "month", a.body["field"])
+	}
+}
+
+func TestAtTheSpendingLimitAMessageIsRefusedAndARepeatedOneIsAnswered(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.open()
+	first := b.say(id, "work", "Idempotency-Key", "k")
+	none := thread.USD(0)
+	require.NoError(t, b.db.SetLimit(t.Context(), "anna", &none))
+	a := b.refused(402, "usage_limit", "POST", "/v1/threads/"+id+"/messages", `{"text": "more"}`)
+	require.Contains(t, a.body["detail"], "the limit of this month is $0.00; $0.00 is spent, $0.00 reserved by calls under way; it starts anew on ")
+	again := b.say(id, "work", "Idempotency-Key", "k")
+	require.Equal(t, first["turn_id"], again["turn_id"])
+	require.Len(t, b.ok("GET", "/v1/threads/"+id+"/messages", "")["data"], 1)
 }
 
 func TestIdsThatCannotBeAreNotFound(t *testing.T) {

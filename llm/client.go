@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync/atomic"
@@ -23,6 +24,9 @@ const (
 	DefaultFirstByteTimeout = 60 * time.Second
 	DefaultIdleTimeout      = 60 * time.Second
 	DefaultCallTimeout      = 10 * time.Minute
+
+	DefaultReservedOutputTokens = 16_384
+	DefaultLeastOutputTokens    = 1_024
 )
 
 // A Config says which model to call and how long to wait for it. Zero durations mean the defaults.
@@ -39,8 +43,14 @@ type Config struct {
 	// ReasoningEffort is sent as it is: "none", "low", "medium" … Empty: not sent, but for the models that take tools
 	// on this endpoint at "none" alone.
 	ReasoningEffort string
-	// Price turns tokens into Reply.Usage.CostUSD. Zero: no cost is known.
-	Price Price
+	// Prices turns tokens into Reply.Usage.Cost. Nil: nothing costs anything.
+	Prices *Prices
+	// ReservedOutputTokens bounds a call of an owner with a spending limit, where MaxOutputTokens is not lower: that is
+	// reserved for it, so more it may not write. 0: the default.
+	ReservedOutputTokens int
+	// LeastOutputTokens is the shortest bound with which a call is still worth making, where little is left to spend. 0:
+	// the default.
+	LeastOutputTokens int
 
 	// FirstByteTimeout bounds the wait for the first byte of the answer's body; keep-alive comments count.
 	FirstByteTimeout time.Duration
@@ -48,16 +58,6 @@ type Config struct {
 	IdleTimeout time.Duration
 	// CallTimeout bounds the whole call.
 	CallTimeout time.Duration
-}
-
-// A Price is what a model costs, in US dollars for a million tokens.
-type Price struct {
-	Input  float64
-	Output float64
-}
-
-func (p Price) of(u thread.Usage) float64 {
-	return (float64(u.InputTokens)*p.Input + float64(u.OutputTokens)*p.Output) / 1e6
 }
 
 // A Client calls one model. It is safe for concurrent use.
@@ -102,6 +102,12 @@ func (c Config) withDefaults() Config {
 	if c.CallTimeout <= 0 {
 		c.CallTimeout = DefaultCallTimeout
 	}
+	if c.ReservedOutputTokens <= 0 {
+		c.ReservedOutputTokens = DefaultReservedOutputTokens
+	}
+	if c.LeastOutputTokens <= 0 {
+		c.LeastOutputTokens = DefaultLeastOutputTokens
+	}
 	return c
 }
 
@@ -139,7 +145,8 @@ func (c *Client) Model() string { return c.cfg.Model }
 // errors.Is(err, context.Canceled). Every other error is a *thread.ModelError; ctx's own deadline is a temporary one that
 // wraps context.DeadlineExceeded. A reply without text and without calls is no error.
 //
-// Usage is zero where the provider sends none.
+// Usage is counted by the provider, or estimated where it sent no count (see Reply.Estimated). Beside an error the reply
+// holds what the failed call is estimated to have used: nothing where the provider refused it or was not reached.
 //
 // A provider that refuses an optional field by name (stream_options, max_completion_tokens) is asked again without it,
 // inside the same call: such a refusal reached no model, and the client remembers it.
@@ -158,8 +165,9 @@ func (c *Client) Call(ctx context.Context, p thread.Prompt, onText func(string))
 			}
 			err = r.modelError()
 		}
+		c.price(&reply, p)
 		if err != nil {
-			return thread.Reply{}, failure(ctx, callCtx, err)
+			return thread.Reply{Model: reply.Model, Usage: reply.Usage, Estimated: reply.Estimated}, failure(ctx, callCtx, err)
 		}
 		return c.finish(reply, names)
 	}
@@ -177,12 +185,20 @@ func (c *Client) request(p thread.Prompt, names toolNames) openai.ChatCompletion
 	if !c.noStreamOptions.Load() {
 		req.StreamOptions = &openai.StreamOptions{IncludeUsage: true}
 	}
-	if c.noMaxCompletion.Load() {
-		req.MaxTokens = c.cfg.MaxOutputTokens
+	if most := lower(c.cfg.MaxOutputTokens, p.MaxOutput); c.noMaxCompletion.Load() {
+		req.MaxTokens = most
 	} else {
-		req.MaxCompletionTokens = c.cfg.MaxOutputTokens
+		req.MaxCompletionTokens = most
 	}
 	return req
+}
+
+// lower is the lower of two bounds, of which 0 is none.
+func lower(a, b int) int {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // forgo reports whether r refuses an optional field of req by name, and remembers not to send it again.
@@ -200,7 +216,8 @@ func (c *Client) forgo(req openai.ChatCompletionRequest, r *refusal) bool {
 	return false
 }
 
-// attempt sends req once and reads the answer.
+// attempt sends req once and reads the answer. Beside an error it returns what had come of one that had begun: a reply with a
+// Model, as there is none without.
 func (c *Client) attempt(ctx context.Context, req openai.ChatCompletionRequest, onText func(string)) (thread.Reply, error) {
 	body, err := encode(req, c.cfg.ReasoningEffort)
 	if err != nil {
@@ -208,9 +225,19 @@ func (c *Client) attempt(ctx context.Context, req openai.ChatCompletionRequest, 
 	}
 	ctx, watch := newWatchdog(ctx, c.cfg.FirstByteTimeout, c.cfg.IdleTimeout)
 	defer watch.stop()
+	var sent atomic.Bool
+	var begun thread.Reply
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(w httptrace.WroteRequestInfo) {
+		if w.Err == nil {
+			sent.Store(true)
+		}
+	}})
 	resp, err := c.post(ctx, body)
 	if err != nil {
-		return thread.Reply{}, watch.explain(err)
+		if sent.Load() {
+			begun.Model = c.cfg.Model // it may be at work, and bill what it reads
+		}
+		return begun, watch.explain(err)
 	}
 	defer resp.Body.Close()
 	watch.body = resp.Body
@@ -218,10 +245,16 @@ func (c *Client) attempt(ctx context.Context, req openai.ChatCompletionRequest, 
 		return thread.Reply{}, readRefusal(resp, watch)
 	}
 	a := newAssembly(onText)
-	if err := a.read(watch, resp.Header.Get("Content-Type")); err != nil {
-		return thread.Reply{}, watch.explain(err)
+	a.model = c.cfg.Model // until the provider says which
+	err = a.read(watch, resp.Header.Get("Content-Type"))
+	if err == nil {
+		return a.reply(), nil
 	}
-	return a.reply(), nil
+	begun = a.reply()
+	if r := (*refusal)(nil); errors.As(err, &r) && written(begun) == 0 {
+		begun.Model = "" // refused before it wrote anything, only later than usual
+	}
+	return begun, watch.explain(err)
 }
 
 func (c *Client) post(ctx context.Context, body []byte) (*http.Response, error) {
@@ -261,12 +294,12 @@ func encode(req openai.ChatCompletionRequest, effort string) ([]byte, error) {
 // finish turns what was read into the reply that the caller gets.
 func (c *Client) finish(r thread.Reply, names toolNames) (thread.Reply, error) {
 	if r.Finish == thread.FinishFiltered && r.Text == "" && len(r.Calls) == 0 {
-		return thread.Reply{}, &thread.ModelError{Kind: thread.ModelFiltered, Status: http.StatusOK, Code: "content_filter"}
+		return thread.Reply{Model: r.Model, Usage: r.Usage, Estimated: r.Estimated},
+			&thread.ModelError{Kind: thread.ModelFiltered, Status: http.StatusOK, Code: "content_filter"}
 	}
 	r = Mend(r)
 	for i := range r.Calls {
 		r.Calls[i].Name = names.original(r.Calls[i].Name)
 	}
-	r.Usage.CostUSD = c.cfg.Price.of(r.Usage)
 	return r, nil
 }

@@ -56,9 +56,30 @@ type callDelta struct {
 	} `json:"function"`
 }
 
+// https://platform.openai.com/docs/api-reference/chat/object
 type usage struct {
-	Prompt     int64 `json:"prompt_tokens"`
-	Completion int64 `json:"completion_tokens"`
+	Prompt        int64 `json:"prompt_tokens"`
+	Completion    int64 `json:"completion_tokens"`
+	Total         int64 `json:"total_tokens"`
+	PromptDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+	CompletionDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"completion_tokens_details"`
+}
+
+// usage makes parts of their wholes: cached tokens are input, thought ones output. Some providers leave what was thought out of
+// completion_tokens, and have it in total_tokens (https://docs.x.ai/docs/guides/reasoning).
+func (u usage) usage() thread.Usage {
+	out := thread.Usage{InputTokens: tokens(u.Prompt), OutputTokens: tokens(u.Completion)}
+	out.CachedTokens = min(tokens(u.PromptDetails.Cached), out.InputTokens)
+	out.ReasoningTokens = tokens(u.CompletionDetails.Reasoning)
+	if out.ReasoningTokens > 0 && tokens(u.Total) == out.InputTokens+out.OutputTokens+out.ReasoningTokens {
+		out.OutputTokens += out.ReasoningTokens
+	}
+	out.ReasoningTokens = min(out.ReasoningTokens, out.OutputTokens)
+	return out
 }
 
 // An assembly puts a reply together from its chunks.
@@ -143,7 +164,7 @@ func (a *assembly) add(data []byte) error {
 		a.model = c.Model
 	}
 	if c.Usage != nil {
-		a.usage = thread.Usage{InputTokens: c.Usage.Prompt, OutputTokens: c.Usage.Completion}
+		a.usage = c.Usage.usage()
 	}
 	for _, ch := range c.Choices {
 		if ch.Index == 0 {

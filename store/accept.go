@@ -42,8 +42,8 @@ type Accepted struct {
 }
 
 // Accept stores a message and decides where it goes; docs/state-machine.md has the table. It returns ErrNotFound,
-// ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, or a
-// LimitError for attachments or text. After an error nothing has changed.
+// ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, a
+// UsageLimitError, or a LimitError for attachments or text. After an error nothing has changed.
 func (db *DB) Accept(ctx context.Context, in Incoming) (Accepted, error) {
 	var out Accepted
 	in.Attachments, in.Mentions = unique(cleanAll(in.Attachments)), unique(cleanAll(in.Mentions))
@@ -84,6 +84,7 @@ type accept struct {
 	urgent      *turnRow // the last waiting turn that an interrupt made
 	urgentMsg   *thread.Message
 	target      bool // the message that it answers is there
+	spending    thread.Spending
 	prior       *Accepted
 	priorHere   bool // the prior delivery named the same thread
 	priorPrint  []byte
@@ -106,6 +107,8 @@ func (a *accept) run(ctx context.Context, threadID string) (Accepted, error) {
 		return *a.prior, nil
 	case a.archived:
 		return Accepted{}, thread.ErrArchived
+	case a.spending.Over():
+		return Accepted{}, &thread.UsageLimitError{Spending: a.spending}
 	case a.in.ReplyTo != "" && !a.target:
 		return Accepted{}, thread.ErrReplyTarget
 	}
@@ -340,6 +343,7 @@ func (a *accept) queueReads(b *pgx.Batch, threadID string) {
 	if a.in.Key != "" {
 		a.queuePrior(b)
 	}
+	queueSpending(b, a.db.cfg.MonthlyLimit, "$2", a.in.OwnerID, &a.spending)
 }
 
 // queuePrior reads what the key was used for. A home thread stands for all that the owner had.

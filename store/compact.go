@@ -16,8 +16,8 @@ type Summary struct {
 	Text    string
 	Model   string // that wrote it; empty: it only names what was left out
 	Entries int
-	Tokens  int64 // estimate of those entries
-	Usage   thread.Usage
+	Tokens  int64        // estimate of those entries
+	Usage   thread.Usage // of its model call, which is settled by itself
 }
 
 // The titles of a summary's step.
@@ -58,12 +58,8 @@ func (db *DB) Compact(ctx context.Context, ref TurnRef, s Summary) error {
 		})
 		b.Queue(`
 			UPDATE turns
-			SET steps = @steps, driven_at = @now, barren = 0, model_failures = 0, input_tokens = input_tokens + @in,
-				output_tokens = output_tokens + @out, cost_usd = cost_usd + @cost
-			WHERE id = @turn`, pgx.NamedArgs{
-			"turn": ref.ID, "steps": turn.steps, "now": t.now, "in": s.Usage.InputTokens, "out": s.Usage.OutputTokens,
-			"cost": s.Usage.CostUSD,
-		})
+			SET steps = @steps, driven_at = @now, barren = 0, model_failures = 0
+			WHERE id = @turn`, pgx.NamedArgs{"turn": ref.ID, "steps": turn.steps, "now": t.now})
 		return nil
 	})
 }

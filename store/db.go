@@ -28,6 +28,7 @@ type Config struct {
 	MaxAttachments int           // of a merged message; default 10
 	MaxText        int           // characters of a merged message; default 200,000
 	EventRetention time.Duration // how long events can be replayed; default 30 days
+	MonthlyLimit   *thread.USD   // of every owner who has none of their own; nil: none
 
 	// OnNudge is called after a commit that wrote an outbox row. It must not block. Nil: the relay finds the row.
 	OnNudge func(Nudge)
@@ -330,12 +331,13 @@ func sentinel(err error) bool {
 	for _, s := range []error{
 		thread.ErrNotFound, thread.ErrArchived, thread.ErrNoRunningTurn, thread.ErrStopping, thread.ErrNotSteerable,
 		thread.ErrAlreadyDelivered, thread.ErrAlreadyWithdrawn, thread.ErrReplyTarget, thread.ErrKeyReused, thread.ErrConflict, thread.ErrUnauthorized,
-		thread.ErrUnavailable, thread.ErrNoEntry, thread.ErrFenced, thread.ErrMoved,
+		thread.ErrUnavailable, thread.ErrNoEntry, thread.ErrFenced, thread.ErrMoved, thread.ErrReserved,
 	} {
 		if errors.Is(err, s) {
 			return true
 		}
 	}
 	var le *thread.LimitError
-	return errors.As(err, &le)
+	var ue *thread.UsageLimitError
+	return errors.As(err, &le) || errors.As(err, &ue)
 }

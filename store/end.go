@@ -37,7 +37,10 @@ func (db *DB) End(ctx context.Context, turnID string, attempt int, o Outcome) (E
 	}
 	err = db.transact(ctx, "end", func(ctx context.Context, t *tx) error {
 		e := &end{tx: t, b: &pgx.Batch{}}
-		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) { e.queueReads(b, turnID) })
+		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
+			e.queueReads(b, turnID)
+			queueSpending(b, db.cfg.MonthlyLimit, `(SELECT owner_id FROM threads WHERE id = $2)`, threadID, &e.limit)
+		})
 		if err != nil {
 			return err
 		}
@@ -61,6 +64,8 @@ type end struct {
 	turn    *turnRow
 	answer  *string // the text of the round that answers
 	partial string  // what had been written of an answer
+	lost    thread.Usage
+	limit   thread.Spending // of the owner
 }
 
 func (e *end) queueReads(b *pgx.Batch, turnID string) {
@@ -71,6 +76,7 @@ func (e *end) queueReads(b *pgx.Batch, turnID string) {
 		JOIN turns t ON t.id = r.turn_id
 		JOIN entries e ON e.session_id = CASE t.kind WHEN 'background' THEN t.id ELSE t.thread_id END AND e.pos = r.entry_pos
 		WHERE r.turn_id = $1 AND r.n = t.rounds AND r.outcome = 'answer'`, turnID).Query(first(&e.answer, scanText))
+	queueOpen(b, turnID, &e.lost)
 	b.Queue(`
 		SELECT COALESCE(string_agg(e.data ->> 'text', '' ORDER BY e.seq), '')
 		FROM events e
@@ -107,16 +113,20 @@ func (e *end) decide(o Outcome) Ended {
 		e.settle(thread.TurnSucceeded, nil)
 	case o.Error == nil:
 		e.fail(&thread.TurnError{Code: thread.FailInternal, Detail: "The turn ended without an answer."})
+	case o.Error.Code == thread.FailUsageLimit:
+		detail := e.limit.String()
+		e.fail(&thread.TurnError{Code: o.Error.Code, Detail: o.Error.Detail + " To be exact: " + detail + "."})
 	default:
 		e.fail(o.Error)
 	}
 	return e.next()
 }
 
-// fail follows the channel's failure policy. A tool whose outcome is unknown always asks the person.
+// fail follows the channel's failure policy. A tool whose outcome is unknown always asks the person; a limit is not reached
+// less in half an hour.
 func (e *end) fail(why *thread.TurnError) {
 	retry := thread.ProfileOf(e.turn.ReplyChannel).Failure == thread.FailureRetry && e.turn.Kind == thread.Conversation
-	if !retry || why.Code == thread.FailToolUnknown || e.turn.failures >= len(retryDelays) {
+	if !retry || why.Code == thread.FailToolUnknown || why.Code == thread.FailUsageLimit || e.turn.failures >= len(retryDelays) {
 		e.settle(thread.TurnFailed, why)
 		return
 	}
@@ -137,6 +147,7 @@ func (e *end) retry(why *thread.TurnError) {
 	e.turn.rank = e.frontRank()
 	e.turn.Status, e.turn.Error, e.turn.retryAt = thread.TurnQueued, why, &at
 	e.turn.failures++
+	e.writeLost()
 	e.void(TurnRef{ID: e.turn.ID}, e.partial != "", "failed")
 	e.b.Queue(`
 		UPDATE turns
@@ -154,6 +165,7 @@ func (e *end) retry(why *thread.TurnError) {
 func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 	e.turn.Status, e.turn.FinishedAt, e.turn.Error = status, &e.now, why
 	e.interrupt(e.b, e.turn.ID)
+	e.writeLost()
 	switch {
 	case e.answer != nil:
 		e.turn.Answer = e.say(thread.RoleAssistant, *e.answer, status != thread.TurnSucceeded)
@@ -163,7 +175,7 @@ func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 		e.turn.Answer = e.keepPartial(status)
 	}
 	if status == thread.TurnFailed {
-		e.say(thread.RoleNotice, failedNotice, false)
+		e.say(thread.RoleNotice, noticeOf(why.Code), false)
 	}
 	args := pgx.NamedArgs{"turn": e.turn.ID, "status": string(status), "now": e.now, "answer": e.turn.Answer, "code": "", "detail": ""}
 	if why != nil {
@@ -183,6 +195,23 @@ func (e *end) settle(status thread.TurnStatus, why *thread.TurnError) {
 // failedNotice is the one fixed message of a failed turn.
 const failedNotice = "Something went wrong and this could not be finished. If it was doing something outside this " +
 	"conversation, please check whether that happened. Say *continue* to go on from here."
+
+// limitNotice is that of a turn that the spending limit ended.
+const limitNotice = "This month's spending limit is reached, so this could not be finished. What was done so far is kept; say " +
+	"*continue* once there is room again."
+
+func noticeOf(code thread.FailCode) string {
+	if code == thread.FailUsageLimit {
+		return limitNotice
+	}
+	return failedNotice
+}
+
+// writeLost settles the model calls that the turn's workers left.
+func (e *end) writeLost() {
+	e.turn.Usage, e.lost = e.turn.Usage.Add(e.lost), thread.Usage{}
+	queueLost(e.b, e.turn.ID)
+}
 
 // The results that a call gets when its turn ends first.
 const (

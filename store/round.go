@@ -19,6 +19,7 @@ type Round struct {
 	Outcome RoundOutcome
 	Calls   []RoundCall // Reply's calls, in order
 	WrapUp  bool        // the notes told the model to wrap up
+	Charge  Charge      // of its model call; Reply's usage counts, and Round is N
 }
 
 // RoundCall is a tool call as it enters the step log.
@@ -39,7 +40,8 @@ const (
 )
 
 // CommitRound writes a round, its notes and its calls once, under the turn's fence, and returns the entries that it
-// appended to the session. ErrMoved: the session grew since the round was built, or another holder wrote this round.
+// appended to the session. Its model call is settled in the same transaction. ErrMoved: the session grew since the round was
+// built, or another holder wrote this round; then the call is still to be settled.
 func (db *DB) CommitRound(ctx context.Context, ref TurnRef, r Round) ([]thread.Entry, error) {
 	r.clean()
 	var entries []thread.Entry
@@ -93,6 +95,10 @@ func (c *roundCommit) write() []thread.Entry {
 	c.writeRound(entries)
 	c.writeSteps(entries)
 	c.writeCounters()
+	charge := c.r.Charge
+	charge.Round, charge.Model, charge.Usage, charge.Estimated = c.r.N, c.r.Reply.Model, c.r.Reply.Usage, c.r.Reply.Estimated
+	charge.Outcome = ChargeOK
+	queueCharge(c.b, c.ref, charge)
 	return entries
 }
 
@@ -104,7 +110,7 @@ func (c *roundCommit) entries() []thread.Entry {
 	if c.r.Outcome == RoundCalls || c.r.Outcome == RoundAnswer {
 		list = append(list, thread.Entry{
 			Kind: thread.EntryAssistant, TurnID: c.turn.ID, Round: c.r.N, Text: c.r.Reply.Text, Reasoning: c.r.Reply.Reasoning,
-			Input: c.r.Reply.Usage.InputTokens,
+			Input: c.r.Reply.Counted(),
 		})
 	}
 	for i := range list {
@@ -131,7 +137,7 @@ func (c *roundCommit) writeRound(entries []thread.Entry) {
 		INSERT INTO rounds (turn_id, n, outcome, entry_pos, model, finish, input_tokens, output_tokens, attempts, finished_at)
 		VALUES (@turn, @n, @outcome, @pos, @model, @finish, @in, @out, @attempts, @now)`, pgx.NamedArgs{
 		"turn": c.turn.ID, "n": c.r.N, "outcome": string(c.r.Outcome), "pos": pos, "model": c.r.Reply.Model,
-		"finish": string(c.r.Reply.Finish), "in": c.r.Reply.Usage.InputTokens, "out": c.r.Reply.Usage.OutputTokens,
+		"finish": string(c.r.Reply.Finish), "in": c.r.Reply.Counted(), "out": c.r.Reply.Usage.OutputTokens,
 		"attempts": c.turn.limit.ModelFailures + 1, "now": c.now,
 	})
 }
@@ -198,13 +204,11 @@ func (c *roundCommit) writeCounters() {
 	c.b.Queue(`
 		UPDATE turns
 		SET rounds = @n, tool_calls = tool_calls + @calls, steps = @steps, driven_at = @now, model_failures = 0, barren = 0,
-			input_tokens = input_tokens + @in, output_tokens = output_tokens + @out, cost_usd = cost_usd + @cost,
 			limit_rounds = limit_rounds + 1, limit_tool_calls = limit_tool_calls + @calls,
 			empty_retries = empty_retries + @empty, malformed_retries = malformed_retries + @malformed,
 			wrap_up_warned = wrap_up_warned OR @warned
 		WHERE id = @turn`, pgx.NamedArgs{
 		"turn": c.turn.ID, "n": c.r.N, "calls": len(c.r.Calls), "steps": c.turn.steps, "now": c.now,
-		"in": c.r.Reply.Usage.InputTokens, "out": c.r.Reply.Usage.OutputTokens, "cost": c.r.Reply.Usage.CostUSD,
 		"empty": empty, "malformed": malformed, "warned": c.r.WrapUp,
 	})
 }

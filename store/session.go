@@ -23,8 +23,9 @@ type Work struct {
 	Open []thread.Call
 	// ModelAttempt is the number that deltas of the next model call carry. After Load it may be another holder's.
 	ModelAttempt int
-	Barren       int // stints in a row that wrote nothing, this one among them
-	Waiting      int // conversation turns that wait behind this one, and the message on the steering row
+	Barren       int             // stints in a row that wrote nothing, this one among them
+	Waiting      int             // conversation turns that wait behind this one, and the message on the steering row
+	Spending     thread.Spending // of the owner, this month
 }
 
 // Attempt names an activity that drives a turn, so that it can be failed from outside if its worker dies.
@@ -37,15 +38,17 @@ type Attempt struct {
 	Number     int // of Temporal's attempt
 }
 
-// Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, and reads the
-// turn's work under the same locks. Errors are those of Load. The caller calls EndAttempt in any case, an error included:
+// Begin marks that a stint drives the turn, voids what an earlier one had shown of an unfinished answer, settles the model
+// calls that it left, and reads the turn's work under the same locks. Errors are those of Load. The caller calls EndAttempt in any case, an error included:
 // the attempt may be recorded.
 func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
 	var shown bool
 	var l *loading
+	var lost thread.Usage
 	reads := func(b *pgx.Batch) {
-		l = &loading{ref: ref, attempt: attempt}
+		l = &loading{ref: ref, attempt: attempt, limit: db.cfg.MonthlyLimit}
 		queueShown(b, ref.ID, &shown)
+		queueOpen(b, ref.ID, &lost)
 		l.queue(b) // who writes a session or a summary holds the event counter
 	}
 	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
@@ -57,10 +60,13 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 			turn.barren++
 		}
 		turn.modelAttempts++
+		turn.Usage = turn.Usage.Add(lost)
+		turn.limit.Used = turn.Usage
 		b.Queue(`
 			UPDATE turns
 			SET model_attempts = @attempts, driven_at = @now, barren = @barren
 			WHERE id = @turn`, pgx.NamedArgs{"turn": ref.ID, "now": t.now, "attempts": turn.modelAttempts, "barren": turn.barren})
+		queueLost(b, ref.ID)
 		queueAttempt(b, a)
 		t.void(ref, shown, "resumed")
 		return nil
@@ -73,7 +79,7 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 
 // Load reads a turn's work. ErrFenced: the turn runs no more, is stopping, or is another attempt than the one given.
 func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error) {
-	l := &loading{ref: ref, attempt: attempt}
+	l := &loading{ref: ref, attempt: attempt, limit: db.cfg.MonthlyLimit}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") // a summary and the entries behind it are of one moment
 	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&l.turn, scanTurn))
@@ -92,12 +98,15 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 type loading struct {
 	ref     TurnRef
 	attempt int
+	limit   *thread.USD // the configured one
 
 	turn    *turnRow
 	fenced  bool
 	waiting int
 	last    RoundOutcome
 	session thread.Session
+
+	spending thread.Spending
 }
 
 // queue queues all reads but that of the turn's row.
@@ -118,12 +127,14 @@ func (l *loading) queue(b *pgx.Batch) {
 		return rows.Err()
 	})
 	queueSession(b, l.ref, &l.session)
+	queueSpending(b, l.limit, `(SELECT owner_id FROM threads WHERE id = $2)`, l.ref.ThreadID, &l.spending)
 }
 
 func (l *loading) work() *Work {
 	w := &Work{
 		Turn: l.turn.Turn, Ref: l.ref, Session: l.session, Counters: l.turn.limit, Answered: l.last == RoundAnswer, LastRound: l.last,
 		ModelAttempt: l.turn.modelAttempts, Barren: l.turn.barren, Waiting: l.waiting,
+		Spending: l.spending,
 	}
 	w.Session.End = sessionEnd(w)
 	for _, e := range w.Session.Entries {

@@ -20,6 +20,7 @@ var (
 	ErrUnauthorized     = errors.New("no valid key")
 	ErrUnavailable      = errors.New("temporarily unavailable")
 	ErrNoEntry          = errors.New("the list has no such entry")
+	ErrReserved         = errors.New("what is left of the spending limit is reserved by other calls")
 
 	// ErrFenced means that the turn no longer runs, is stopping, or its thread is archived: nothing was written.
 	ErrFenced = errors.New("the turn may not write any more")

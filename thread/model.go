@@ -12,6 +12,9 @@ type Prompt struct {
 	System  string
 	Entries []Entry
 	Tools   []ToolSpec // empty: the model can only write
+	// MaxOutput bounds what the model may write in tokens, thinking included, where the client's own bound is not lower. 0: no
+	// bound of this call.
+	MaxOutput int
 }
 
 // A ToolSpec is a tool as the model is told of it.
@@ -21,7 +24,7 @@ type ToolSpec struct {
 	Parameters  json.RawMessage // a JSON Schema of type object
 }
 
-// A Reply is what one model call came back with.
+// A Reply is what one model call came back with. Beside an error it holds Model, Usage and Estimated alone.
 type Reply struct {
 	Text      string
 	Reasoning string // what the model thought, where the provider shows it
@@ -29,6 +32,15 @@ type Reply struct {
 	Finish    Finish
 	Model     string // as the provider names it
 	Usage     Usage
+	Estimated bool // Usage is a guess from what was sent and received: the provider did not come to count it
+}
+
+// Counted is how many tokens the provider counted in the prompt; 0: it did not.
+func (r Reply) Counted() int64 {
+	if r.Estimated {
+		return 0
+	}
+	return r.Usage.InputTokens
 }
 
 // Asked is one tool call in a Reply, as the model wrote it.

@@ -26,18 +26,6 @@ type Turn struct {
 	Error        *TurnError `json:"error,omitempty"`
 }
 
-// Usage counts what the model calls of a turn used.
-type Usage struct {
-	InputTokens  int64   `json:"input_tokens"`
-	OutputTokens int64   `json:"output_tokens"`
-	CostUSD      float64 `json:"cost_usd"` // 0 while no price is known
-}
-
-// Add returns the sum of u and v.
-func (u Usage) Add(v Usage) Usage {
-	return Usage{u.InputTokens + v.InputTokens, u.OutputTokens + v.OutputTokens, u.CostUSD + v.CostUSD}
-}
-
 // A TurnError says why a turn failed. Code is stable; Detail is for people and holds no message text.
 type TurnError struct {
 	Code   FailCode `json:"code"`
@@ -57,6 +45,7 @@ const (
 	FailEmptyResponse    FailCode = "empty_response"    // the model answered nothing, twice
 	FailMalformedAnswer  FailCode = "malformed_answer"  // the model's answer had no usable form, twice
 	FailTimeLimit        FailCode = "time_limit"        // even the wrap-up round ran out of time
+	FailUsageLimit       FailCode = "usage_limit"       // the owner's monthly limit leaves no room for a model call
 	FailToolUnknown      FailCode = "tool_outcome_unknown"
 	FailInternal         FailCode = "internal"
 )
@@ -65,7 +54,7 @@ const (
 // leaves nothing in the session. Else it is kept.
 func (c FailCode) LeavesNothing() bool {
 	switch c {
-	case FailTimeLimit, FailToolUnknown, FailInternal:
+	case FailTimeLimit, FailUsageLimit, FailToolUnknown, FailInternal:
 		return false
 	}
 	return true

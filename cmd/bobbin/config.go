@@ -20,6 +20,7 @@ import (
 	"bobbin/contract"
 	"bobbin/llm"
 	"bobbin/store"
+	"bobbin/thread"
 	"bobbin/tools"
 	"bobbin/worker"
 )
@@ -56,6 +57,14 @@ type config struct {
 	ModelFirstByte  time.Duration `env:"BOBBIN_MODEL_FIRST_BYTE_TIMEOUT" envDefault:"60s"`
 	ModelIdle       time.Duration `env:"BOBBIN_MODEL_IDLE_TIMEOUT" envDefault:"60s"`
 	ModelTimeout    time.Duration `env:"BOBBIN_MODEL_TIMEOUT" envDefault:"10m"`
+
+	PricesFile   string        `env:"BOBBIN_PRICES_FILE"`
+	MonthlyLimit string        `env:"BOBBIN_MONTHLY_LIMIT_USD"`
+	ReserveWait  time.Duration `env:"BOBBIN_RESERVE_WAIT" envDefault:"20s"`
+	ReservedOut  int           `env:"BOBBIN_RESERVE_OUTPUT_TOKENS" envDefault:"16384"`
+	LeastOut     int           `env:"BOBBIN_RESERVE_LEAST_OUTPUT_TOKENS" envDefault:"1024"`
+	TurnTokens   int64         `env:"BOBBIN_TURN_MAX_TOKENS"`
+	TurnCost     string        `env:"BOBBIN_TURN_MAX_COST_USD"`
 
 	ToolsFile string `env:"BOBBIN_TOOLS_FILE"`
 
@@ -130,7 +139,7 @@ func unreadable(err error) []string {
 		switch p.Type {
 		case reflect.TypeFor[time.Duration]():
 			want = "a duration such as 90s, 5m or 1h30m"
-		case reflect.TypeFor[int]():
+		case reflect.TypeFor[int](), reflect.TypeFor[int64]():
 			want = "a whole number"
 		case reflect.TypeFor[float64]():
 			want = "a number such as 0.75"
@@ -187,8 +196,16 @@ func (c config) check(name string) (wrong []string) {
 	rule(c.ModelContext >= minContext, "BOBBIN_MODEL_CONTEXT_TOKENS: want at least %d, got %d", minContext, c.ModelContext)
 	rule(c.CompactAt > 0 && c.CompactAt <= 0.95, "BOBBIN_COMPACT_AT: want more than 0 and at most 0.95, got %v", c.CompactAt)
 	rule(c.CompactKeep >= 0 && c.CompactKeep <= c.CompactAt/2, "BOBBIN_COMPACT_KEEP: want at least 0 and at most half of BOBBIN_COMPACT_AT, got %v", c.CompactKeep)
+	rule(c.ReserveWait >= 0, "BOBBIN_RESERVE_WAIT: want 0s, for no wait, or more, got %v", c.ReserveWait)
+	rule(c.LeastOut > 0, "BOBBIN_RESERVE_LEAST_OUTPUT_TOKENS: want at least 1, got %d", c.LeastOut)
+	rule(c.ReservedOut >= c.LeastOut, "BOBBIN_RESERVE_OUTPUT_TOKENS: want at least BOBBIN_RESERVE_LEAST_OUTPUT_TOKENS, %d, got %d", c.LeastOut, c.ReservedOut)
+	rule(c.TurnTokens >= 0, "BOBBIN_TURN_MAX_TOKENS: want 0, for no limit, or more, got %d", c.TurnTokens)
+	for field, amount := range map[string]string{"BOBBIN_MONTHLY_LIMIT_USD": c.MonthlyLimit, "BOBBIN_TURN_MAX_COST_USD": c.TurnCost} {
+		_, err := dollars(amount)
+		rule(err == nil, "%s: %v, got %q", field, err, amount)
+	}
 	rule(c.TemporalUIPort >= 0 && c.TemporalUIPort < 1<<16, "BOBBIN_TEMPORAL_UI_PORT: want 0 to 65535, got %d", c.TemporalUIPort)
-	if name == "api" || name == "worker" || name == "migrate" || name == "key" {
+	if name == "api" || name == "worker" || name == "migrate" || name == "key" || name == "owner" {
 		rule(c.DatabaseURL != "", "DATABASE_URL: want the address of a Postgres database")
 	}
 	if name == "api" || name == "worker" || name == "migrate" {
@@ -208,17 +225,35 @@ func (c config) check(name string) (wrong []string) {
 	return wrong
 }
 
+// dollars reads an amount; nil: none is given.
+func dollars(s string) (*thread.USD, error) {
+	if s == "" {
+		return nil, nil
+	}
+	amount, err := thread.ParseUSD(s)
+	return &amount, err
+}
+
 func (c config) store() store.Config {
+	limit, _ := dollars(c.MonthlyLimit) // checked
 	return store.Config{
 		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments, MaxText: c.MaxText,
-		EventRetention: c.EventRetention,
+		EventRetention: c.EventRetention, MonthlyLimit: limit,
 	}
 }
 
 // worker makes the worker's configuration. extra are tools beside the built-in ones and those of the tools file.
 func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
+	prices := llm.DefaultPrices()
+	if c.PricesFile != "" {
+		var err error
+		if prices, err = llm.LoadPrices(c.PricesFile); err != nil {
+			return worker.Config{}, fmt.Errorf("BOBBIN_PRICES_FILE: %w", err)
+		}
+	}
 	model, err := llm.New(llm.Config{
 		BaseURL: c.OpenAIURL, APIKey: c.OpenAIKey, Model: c.Model, MaxOutputTokens: c.MaxOutputTokens,
+		Prices: prices, ReservedOutputTokens: c.ReservedOut, LeastOutputTokens: c.LeastOut,
 		FirstByteTimeout: c.ModelFirstByte, IdleTimeout: c.ModelIdle, CallTimeout: c.ModelTimeout,
 	})
 	if err != nil {
@@ -239,11 +274,20 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 	limits := agent.DefaultLimits
 	limits.Rounds, limits.Duration, limits.ToolCalls, limits.WrapUp = c.TurnRounds, c.TurnDuration, c.TurnToolCalls, c.WrapUp
 	limits.LongWait = c.StintWait
+	limits.Tokens = c.TurnTokens
+	if cost, _ := dollars(c.TurnCost); cost != nil { // checked
+		limits.Cost = *cost
+	}
+	reserveWait := c.ReserveWait
+	if reserveWait == 0 {
+		reserveWait = -1
+	}
 	return worker.Config{
 		Namespace: c.TemporalNamespace, MaxStints: c.Stints, MaxTools: c.Tools, MaxTasks: c.Tasks, DrainTimeout: c.DrainTimeout,
 		Activities: activities.Config{
 			Model: model, Tools: registry, Limits: limits, Window: agent.Window{Tokens: c.ModelContext, At: c.CompactAt, Keep: c.CompactKeep}, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
-			Settings: contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
+			ReserveWait: reserveWait,
+			Settings:    contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
 		},
 	}, nil
 }

@@ -23,6 +23,10 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Setenv("BOBBIN_WORKER_STINTS", "many")
 	t.Setenv("BOBBIN_HISTORY_ROLL_OVER", "29")
 	t.Setenv("BOBBIN_EVENT_RETENTION", "23h")
+	t.Setenv("BOBBIN_MONTHLY_LIMIT_USD", "-5")
+	t.Setenv("BOBBIN_TURN_MAX_COST_USD", "NaN")
+	t.Setenv("BOBBIN_TURN_MAX_TOKENS", "-1")
+	t.Setenv("BOBBIN_RESERVE_OUTPUT_TOKENS", "1000")
 	t.Setenv("OPENAI_BASE_URL", "sk-this-is-a-key")
 	t.Setenv("BOBBIN_RATE_LIMIT", "fast")
 	t.Setenv("BOBBIN_RATE_BURST", "0")
@@ -34,11 +38,15 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
   BOBBIN_AUTH_FAILURE_LIMIT: want 0, for no limit, or more, got -1
   BOBBIN_EVENT_RETENTION: want at least 24h0m0s, got 23h0m0s
   BOBBIN_HISTORY_ROLL_OVER: want at least 30, got 29
+  BOBBIN_MONTHLY_LIMIT_USD: want an amount of dollars such as 20 or 12.50, from 0 to 1000000000, got "-5"
   BOBBIN_RATE_BURST: want at least 1, got 0
   BOBBIN_RATE_LIMIT: want a number such as 0.75
+  BOBBIN_RESERVE_OUTPUT_TOKENS: want at least BOBBIN_RESERVE_LEAST_OUTPUT_TOKENS, 1024, got 1000
   BOBBIN_TAKE_TIMEOUT: want a duration such as 90s, 5m or 1h30m
   BOBBIN_TRUSTED_PROXIES: want addresses or networks such as 10.0.0.0/8, with commas, got "proxy"
+  BOBBIN_TURN_MAX_COST_USD: want an amount of dollars such as 20 or 12.50, from 0 to 1000000000, got "NaN"
   BOBBIN_TURN_MAX_ROUNDS: want at least 1, got 0
+  BOBBIN_TURN_MAX_TOKENS: want 0, for no limit, or more, got -1
   BOBBIN_WORKER_STINTS: want a whole number
   DATABASE_URL: want the address of a Postgres database
   OPENAI_BASE_URL: want an http or https address

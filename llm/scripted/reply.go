@@ -45,8 +45,10 @@ type Reply struct {
 
 // Usage counts tokens.
 type Usage struct {
-	Input  int64
-	Output int64
+	Input     int64
+	Cached    int64 // of Input
+	Output    int64
+	Reasoning int64 // of Output
 }
 
 // A Point is where a reply waits at its Gate.
@@ -214,7 +216,11 @@ func (s *stage) usage() object {
 		}
 		u = &Usage{Input: s.req.tokens(), Output: int64(written/4 + 1)}
 	}
-	return object{"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output}
+	return object{
+		"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
+		"prompt_tokens_details":     object{"cached_tokens": u.Cached},
+		"completion_tokens_details": object{"reasoning_tokens": u.Reasoning},
+	}
 }
 
 func (s *stage) send(chunk object) bool {

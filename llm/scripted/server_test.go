@@ -82,7 +82,8 @@ func TestServerAnswersWithoutAStream(t *testing.T) {
 	require.Equal(t, 200, status)
 	require.JSONEq(t, fmt.Sprintf(`{"id":"chatcmpl-1","object":"chat.completion","created":%d,"model":"m","choices":[{"index":0,"finish_reason":"tool_calls",
 		"message":{"role":"assistant","content":"a b","reasoning_content":"r","tool_calls":[{"id":"call_1_0","type":"function","function":{"name":"f","arguments":"{}"}}]}}],
-		"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}`, b.server.Requests()[0].Arrived.Unix()), got)
+		"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3,
+			"prompt_tokens_details":{"cached_tokens":0},"completion_tokens_details":{"reasoning_tokens":0}}}`, b.server.Requests()[0].Arrived.Unix()), got)
 }
 
 func TestServerStreamsAsTheProviderDoes(t *testing.T) {
@@ -101,7 +102,8 @@ func TestServerStreamsAsTheProviderDoes(t *testing.T) {
 		fmt.Fprintf(&want, "data: {\"choices\":[{\"delta\":%s,\"finish_reason\":null,\"index\":0}],%s}\n\n", delta, created)
 	}
 	fmt.Fprintf(&want, "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"tool_calls\",\"index\":0}],%s}\n\n", created)
-	fmt.Fprintf(&want, "data: {\"choices\":[],%s,\"usage\":{\"completion_tokens\":2,\"prompt_tokens\":1,\"total_tokens\":3}}\n\ndata: [DONE]\n\n", created)
+	fmt.Fprintf(&want, "data: {\"choices\":[],%s,\"usage\":%s}\n\ndata: [DONE]\n\n", created, `{"completion_tokens":2,`+
+		`"completion_tokens_details":{"reasoning_tokens":0},"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":0},"total_tokens":3}`)
 	require.Empty(t, cmp.Diff(want.String(), got))
 }
 

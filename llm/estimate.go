@@ -1,0 +1,84 @@
+package llm
+
+import (
+	"bobbin/thread"
+)
+
+// bytesPerToken is what an estimate counts a token for. English has about four, code and other languages have less
+// (https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them): rather too many tokens than too few.
+const bytesPerToken = 3
+
+// perEntry is what roles and separators add, in bytes.
+const perEntry = 16
+
+// Size is how much a prompt sends, in bytes.
+func Size(p thread.Prompt) (n int64) {
+	n = int64(len(p.System)) + perEntry
+	for _, e := range p.Entries {
+		n += int64(len(e.Text)+len(e.Reasoning)) + perEntry
+		for _, c := range e.Calls {
+			n += int64(len(c.ID)+len(c.Name)+len(c.Arguments)+len(c.Result)) + 2*perEntry
+		}
+	}
+	for _, t := range p.Tools {
+		n += int64(len(t.Name)+len(t.Description)+len(t.Parameters)) + perEntry
+	}
+	return n
+}
+
+// Tokens is what so many bytes are estimated to come to.
+func Tokens(size int64) int64 { return (size + bytesPerToken - 1) / bytesPerToken }
+
+// price completes the usage of a reply, whole or cut off, to the prompt p: where the provider sent no count it is estimated
+// from what was sent and what came. A reply without a model never began, and nobody bills it.
+func (c *Client) price(r *thread.Reply, p thread.Prompt) {
+	if r.Model == "" {
+		return
+	}
+	if r.Usage.Tokens() == 0 {
+		r.Usage, r.Estimated = thread.Usage{InputTokens: Tokens(Size(p)), OutputTokens: Tokens(written(*r))}, true
+	}
+	r.Usage.Cost = c.cfg.Prices.cost(r.Usage, c.cfg.Model, r.Model)
+}
+
+func written(r thread.Reply) int64 {
+	n := len(r.Text) + len(r.Reasoning)
+	for _, call := range r.Calls {
+		n += len(call.Name) + len(call.Arguments)
+	}
+	return int64(n)
+}
+
+// A Bound is what a model call may cost.
+type Bound struct {
+	Model string
+	Input thread.Usage // what it reads, estimated, and that part's cost
+	Least thread.USD   // with the shortest answer that is worth asking for
+	Most  thread.USD   // with the longest one
+}
+
+// Bound says what a call may cost that reads so many tokens.
+func (c *Client) Bound(input int64) Bound {
+	price, _ := c.cfg.Prices.find(c.cfg.Model)
+	price = price.worst()
+	b := Bound{Model: c.cfg.Model, Input: thread.Usage{InputTokens: tokens(input)}}
+	b.Input.Cost = price.of(b.Input)
+	most := c.mostOutput()
+	b.Most = price.of(thread.Usage{InputTokens: input, OutputTokens: int64(most)})
+	b.Least = price.of(thread.Usage{InputTokens: input, OutputTokens: int64(min(most, c.cfg.LeastOutputTokens))})
+	return b
+}
+
+// MaxOutput is how many tokens a call may write so that it costs no more than granted, which is at least b.Least.
+func (c *Client) MaxOutput(b Bound, granted thread.USD) int {
+	price, _ := c.cfg.Prices.find(c.cfg.Model)
+	most := c.mostOutput()
+	per := micro(price.worst().Output)
+	if granted >= b.Most || per == 0 {
+		return most
+	}
+	return min(most, int(int64(granted-b.Input.Cost)*1000/per))
+}
+
+// mostOutput is what a call with a reservation may write.
+func (c *Client) mostOutput() int { return lower(c.cfg.MaxOutputTokens, c.cfg.ReservedOutputTokens) }
