@@ -82,12 +82,16 @@ var temporalServer = sync.OnceValues(func() (*temporal.Server, error) {
 type house struct {
 	t *testing.T
 	*installation
+	via *process // the API that is asked; nil: the one that was started last and lives
 }
+
+// through is the house as it is seen through one of its APIs.
+func (h *house) through(api *process) *house { return &house{h.t, h.installation, api} }
 
 // in is the house for a subtest.
 func (h *house) in(t *testing.T) *house {
 	t.Helper()
-	return &house{t, h.installation}
+	return &house{t, h.installation, h.via}
 }
 
 // An installation is a database, a Temporal namespace, a model provider, a server of tools, and processes.
@@ -120,7 +124,7 @@ func open(t *testing.T, env ...string) *house {
 // openOn makes a house on a given Temporal server.
 func openOn(t *testing.T, srv *temporal.Server, env ...string) *house {
 	t.Helper()
-	h := &house{t, &installation{dir: t.TempDir(), dsn: storetest.DSN(t)}}
+	h := &house{t: t, installation: &installation{dir: t.TempDir(), dsn: storetest.DSN(t)}}
 	h.namespace = "e2e-" + filepath.Base(h.dsn[:strings.IndexByte(h.dsn+"?", '?')])
 	h.db = storetest.Open(t, h.dsn)
 	var err error
@@ -234,8 +238,11 @@ func (h *house) request(marker string, n int) scripted.Request {
 	return r
 }
 
-// url is the address of the API process that was started last and lives.
+// url is the address of the API process that is asked.
 func (h *house) url() string {
+	if h.via != nil {
+		return "http://" + h.via.addr
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, p := range slices.Backward(h.processes) {

@@ -26,6 +26,7 @@ func commands() []command {
 		{"dev", "", "Postgres, Temporal, API and worker in one, all set up; Ctrl-C stops everything", runDev},
 		{"api", "", "the HTTP API", runAPI},
 		{"worker", "", "a worker that runs turns", runWorker},
+		{"health", "[ready]", "ask the process on this machine whether it lives, or is ready; for images", runHealth},
 		{"migrate", "", "bring the database and Temporal's search attributes to this version", runMigrate},
 		{"chat", "[thread]", "talk to a server from the terminal; thread is an id, or home", runChat},
 		{"key", "create|list|revoke …", "make an API key of an owner and print it once, list keys, make one worthless", runKey},

@@ -85,6 +85,7 @@ var house = []room{
 	{at: "bench/...", ours: []string{"..."}, never: []string{"e2e/...", "cmd/..."}},
 	{at: "embedded/...", ours: []string{"embedded/..."}, alone: true},
 	{at: "internal/floors", alone: true},
+	{at: "internal/deploy", alone: true},                          // likewise: files, and no package
 	{at: "internal/docs", tests: []string{"thread"}, alone: true}, // it reads the rest, and imports none of it
 }
 
