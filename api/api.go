@@ -125,7 +125,7 @@ func newEngine(cfg Config) (*api, *gin.Engine) {
 	}
 	e.HandleMethodNotAllowed = true
 	e.RedirectTrailingSlash = false
-	e.Use(identify, a.observe, a.recovered)
+	e.Use(identify, a.bound, a.observe, a.recovered)
 	e.NoRoute(func(c *gin.Context) { a.fail(c, thread.ErrNotFound) })
 	e.NoMethod(func(c *gin.Context) {
 		a.fail(c, &Problem{Status: http.StatusMethodNotAllowed, Code: CodeMethodNotAllowed, Detail: "The header Allow names the methods of this address."})

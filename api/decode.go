@@ -21,12 +21,20 @@ import (
 	"bobbin/thread"
 )
 
+// bound says until when a request's body must be there, also where nobody asks for it: the server reads what is left of
+// one before it answers.
+func (a *api) bound(c *gin.Context) {
+	if c.Request.Body != nil && c.Request.Body != http.NoBody {
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Now().Add(a.cfg.Timeout)) // a recorder in a test has none
+	}
+}
+
 // readBody reads a request's body whole. An empty one is returned as an empty object where the route allows that.
 func (a *api) readBody(c *gin.Context, optional bool) ([]byte, error) {
-	rc := http.NewResponseController(c.Writer)
-	_ = rc.SetReadDeadline(time.Now().Add(a.cfg.Timeout)) // a recorder in a test has none
 	data, err := io.ReadAll(http.MaxBytesReader(c.Writer, c.Request.Body, a.cfg.Limits.Body))
-	_ = rc.SetReadDeadline(time.Time{})
+	if err == nil { // else the server must not wait for the rest of it
+		_ = http.NewResponseController(c.Writer).SetReadDeadline(time.Time{})
+	}
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):

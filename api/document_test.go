@@ -182,10 +182,12 @@ func (c *coverage) missing() (list []string) {
 func watched(t *testing.T, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, got := &bytes.Buffer{}, &recorder{ResponseWriter: w, status: http.StatusOK}
-		r.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.TeeReader(r.Body, sent), r.Body}
+		if r.Body != http.NoBody {
+			r.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.TeeReader(r.Body, sent), r.Body}
+		}
 		asked := r.Clone(context.WithoutCancel(r.Context()))
 		h.ServeHTTP(got, r)
 		if got.status == statusClientGone {
