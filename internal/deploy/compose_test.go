@@ -132,6 +132,14 @@ func TestThereAreTwoOfEachProcessThatMayBeMany(t *testing.T) {
 	}
 }
 
+// Else a stranger's failures would be counted as the balancer's, and lock everybody out.
+func TestTheAPIBelievesTheBalancerWhoAsks(t *testing.T) {
+	t.Parallel()
+	p := compose(t)
+	require.Equal(t, p.Networks["default"].Ipam.Config[0].Subnet, *service(t, p, "api").Environment["BOBBIN_TRUSTED_PROXIES"])
+	require.Contains(t, strings.Join(lines(t, "deploy/haproxy.cfg"), "\n"), "\n  http-request set-header X-Forwarded-For %[src] unless")
+}
+
 func TestProcessesHaveTheTimeThatTheyNeedToEnd(t *testing.T) {
 	t.Parallel()
 	p := compose(t)
