@@ -41,8 +41,9 @@ lint: ## check the format, and the linters of .golangci.yml where golangci-lint 
 	@if command -v golangci-lint >/dev/null; then golangci-lint run ./...; else echo "golangci-lint is not installed; only the format was checked"; fi
 
 .PHONY: record
-record: ## record the workflow histories that tests replay
-	@go test ./workflows -run TestRecord -record
+record: ## record the workflow histories of this version; RELEASE=v1.2.3 keeps them as a released version's
+	@go test ./workflows -count 1 -run TestHistoriesReplay -record
+	@if [ -n "$(RELEASE)" ]; then cp -r workflows/testdata/histories/next "workflows/testdata/histories/$(RELEASE)"; fi
 
 .PHONY: clean
 clean: ## remove what was built; data in .bobbin stays

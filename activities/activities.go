@@ -95,12 +95,26 @@ func (a *Activities) attempt(ctx context.Context, turnID string) store.Attempt {
 	}
 }
 
-// leave removes what Begin or BeginAttempt recorded, also when ctx has ended.
+// leave removes what Begin or BeginAttempt recorded, also when ctx has ended. What a worker cuts off as its drain is over stays:
+// the SDK reports it to nobody any more, so whoever finds this worker gone must fail it, or Temporal would wait for the
+// heartbeat time-out.
 func (a *Activities) leave(ctx context.Context, at store.Attempt) {
+	if ctx.Err() != nil && closed(activity.GetWorkerStopChannel(ctx)) {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := a.Store.EndAttempt(ctx, at); err != nil {
 		activity.GetLogger(ctx).Warn("attempt not removed", "turn", at.TurnID, "error", err)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

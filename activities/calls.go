@@ -26,6 +26,9 @@ const noApproval = "This tool needs a person's approval, and this server cannot 
 func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Duration) ([]thread.Call, error) {
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
+	if len(calls) > 0 {
+		limited = s.round(limited, calls[0].Round)
+	}
 	var inside []*thread.Call
 	var names []string
 	for i := range calls {
@@ -68,7 +71,9 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 // runTool runs a call and puts its result in c. The error is the cause of ctx's end, but for the turn's time limit, which
 // is a result.
 func (a *Activities) runTool(ctx context.Context, ref store.TurnRef, c *thread.Call) error {
-	defer a.metrics.ran(a.Tools, c, time.Now())
+	defer a.metrics.ran(a.known(c.Name), c, time.Now())
+	ctx, span := a.execute(ctx, c)
+	defer func() { span.End(executed(c)) }()
 	res, err := a.Tools.Run(ctx, c.Name, tools.Call{
 		Key: c.Key(), ThreadID: ref.ThreadID, TurnID: ref.ID, Arguments: json.RawMessage(c.Arguments),
 	})

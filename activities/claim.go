@@ -6,6 +6,7 @@ import (
 
 	"bobbin/contract"
 	"bobbin/thread"
+	"bobbin/tracing"
 )
 
 // Claim starts what is due in a thread and says what is to be driven. It is a local activity.
@@ -30,5 +31,10 @@ func turnRef(t *thread.Turn) *contract.TurnRef {
 	if t == nil {
 		return nil
 	}
-	return &contract.TurnRef{ID: t.ID, ThreadID: t.ThreadID, Kind: t.Kind, Source: t.Source, Mode: t.Mode, Attempt: t.Attempt}
+	return &contract.TurnRef{ID: t.ID, ThreadID: t.ThreadID, Kind: t.Kind, Source: t.Source, Mode: t.Mode, Attempt: t.Attempt, Trace: t.Trace}
+}
+
+// traced is the turn in its trace.
+func traced(t contract.TurnRef) tracing.Turn {
+	return tracing.Turn{ID: t.ID, ThreadID: t.ThreadID, Parent: t.Trace}
 }

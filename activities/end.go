@@ -7,6 +7,7 @@ import (
 	"bobbin/contract"
 	"bobbin/store"
 	"bobbin/thread"
+	"bobbin/tracing"
 )
 
 // End settles a turn and claims the next. It is a local activity; a repeated one returns what the first decided.
@@ -15,10 +16,15 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 	if in.Fail != "" {
 		o.Error = &thread.TurnError{Code: in.Fail, Detail: details[in.Fail]}
 	}
+	ctx, span := tracing.Start(traced(in.Turn).Within(ctx), "end", tracing.TurnID.String(in.Turn.ID))
 	ended, err := a.Store.End(ctx, in.Turn.ID, in.Turn.Attempt, o)
 	if err != nil {
+		span.End("store")
 		return contract.Ended{}, failure(err)
 	}
+	span.Set(tracing.Outcome.String(string(ended.Status)))
+	span.End("")
+	trace(ctx, in.Turn, ended)
 	usage := ended.Turn.Usage
 	a.metrics.ended(ended.Turn, ended.Status)
 	if in.Fail != "" {
@@ -28,6 +34,19 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 		Status: ended.Status, Next: turnRef(ended.Next), Rounds: ended.Turn.Rounds, Tokens: usage.Tokens(),
 		CostUSD: usage.Cost.Dollars(),
 	}, nil
+}
+
+// trace writes the span of a turn that has ended for good.
+func trace(ctx context.Context, ref contract.TurnRef, e store.Ended) {
+	t, kind := e.Turn, ""
+	if t.StartedAt == nil || t.FinishedAt == nil || e.Status == thread.TurnQueued {
+		return
+	}
+	if e.Status == thread.TurnFailed && t.Error != nil {
+		kind = string(t.Error.Code)
+	}
+	traced(ref).Ended(ctx, *t.StartedAt, *t.FinishedAt, kind, tracing.Outcome.String(string(e.Status)),
+		tracing.InputTokens.Int64(t.Usage.InputTokens), tracing.OutputTokens.Int64(t.Usage.OutputTokens))
 }
 
 // details says what a fail code means, and what can be done.

@@ -9,7 +9,6 @@ import (
 
 	"bobbin/store"
 	"bobbin/thread"
-	"bobbin/tools"
 )
 
 // metrics are what this process counts of its turns. Labels are few: a tool is named only if the server has it, a model as
@@ -137,15 +136,11 @@ func (a *Activities) stopped(ctx context.Context, ref store.TurnRef) {
 	}
 }
 
-// ran observes a tool call. What the model names is a label only if there is such a tool.
-func (m *metrics) ran(reg *tools.Registry, c *thread.Call, began time.Time) {
-	name := c.Name
-	if _, ok := reg.Lookup(name); !ok {
-		name = "unknown"
-	}
+// ran observes a call of a tool.
+func (m *metrics) ran(tool string, c *thread.Call, began time.Time) {
 	result := "cut_off"
 	if !c.State.Open() {
 		result = string(c.State)
 	}
-	m.toolCalls.WithLabelValues(name, result).Observe(time.Since(began).Seconds())
+	m.toolCalls.WithLabelValues(tool, result).Observe(time.Since(began).Seconds())
 }

@@ -55,12 +55,14 @@ func (s *stint) timed(ctx context.Context, p thread.Prompt, show func(string)) (
 			show(text)
 		}
 	}
+	ctx, span := s.chat(ctx)
 	reply, err := s.Model.Call(ctx, p, func(text string) {
 		if first != nil {
 			first(text)
 		}
 	})
 	s.metrics.called(model, began, err)
+	s.chatted(ctx, span, reply, err)
 	s.metrics.paid(model, reply.Usage)
 	return reply, err
 }

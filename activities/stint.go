@@ -13,6 +13,7 @@ import (
 	"bobbin/contract"
 	"bobbin/store"
 	"bobbin/thread"
+	"bobbin/tracing"
 )
 
 // Stint runs the agent loop of a turn, round after round, until the workflow is needed. Should its worker die, another
@@ -48,6 +49,9 @@ type stint struct {
 	since time.Time
 	lines []contract.RoundLine
 	now   phase
+
+	span   tracing.Span // of round inSpan
+	inSpan int          // 0: of none
 }
 
 func (s *stint) run(outer context.Context) (contract.StintResult, error) {
@@ -59,8 +63,12 @@ func (s *stint) run(outer context.Context) (contract.StintResult, error) {
 	go s.beat(ctx)
 	go s.tell(ctx)
 
+	ctx, span := tracing.Start(traced(s.turn).Within(ctx), "stint", tracing.ThreadID.String(s.turn.ThreadID), tracing.TurnID.String(s.turn.ID))
 	loop := agent.Loop{Spec: s.spec(), Hooks: s.hooks()}
 	res, err := loop.Run(ctx)
+	s.endRound()
+	span.Set(tracing.Outcome.String(string(res.Kind)))
+	span.End(s.kindOf(ctx, err))
 	out := contract.StintResult{Rounds: s.lines, Waiting: s.waiting}
 	switch {
 	case errors.Is(err, thread.ErrFenced), err != nil && errors.Is(context.Cause(ctx), thread.ErrFenced):
@@ -150,8 +158,11 @@ func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
 		return nil, nil
 	}
 	began := time.Now()
+	ctx, span := tracing.Start(ctx, "take")
 	entries, err := s.Store.Take(ctx, s.turn.ID)
 	s.metrics.took(began, len(entries), err)
+	span.Set(tracing.Loaded.Bool(len(entries) > 0))
+	span.End(s.kindOf(ctx, err))
 	switch {
 	case err == nil:
 		s.line.Loaded = s.line.Loaded || len(entries) > 0
@@ -165,6 +176,7 @@ func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
 
 func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error) {
 	s.enter(ctx, round, nil)
+	ctx = s.round(ctx, round)
 	limited, cancel := context.WithTimeoutCause(ctx, limit, agent.ErrTimeUp)
 	defer cancel()
 	delta := thread.Delta{TurnID: s.turn.ID, Round: round, Attempt: s.model}
@@ -253,10 +265,5 @@ func (s *stint) closeLine() {
 
 // handBack: the stint's rounds or time are used up, or its worker drains.
 func (s *stint) handBack() bool {
-	select {
-	case <-s.drain:
-		return true
-	default:
-	}
-	return len(s.lines) >= s.StintRounds || time.Since(s.began) >= s.StintDuration
+	return closed(s.drain) || len(s.lines) >= s.StintRounds || time.Since(s.began) >= s.StintDuration
 }

@@ -28,6 +28,7 @@ func (a *Activities) Tool(ctx context.Context, args converter.EncodedValues) (st
 	defer a.leave(ctx, at)
 	defer a.metrics.use(slotTool)()
 	ref := refOf(in.Turn)
+	ctx = traced(in.Turn).Within(ctx)
 	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index, a.WorkerID)
 	if err != nil || !ok {
 		return struct{}{}, failure(quiet(err))

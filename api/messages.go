@@ -6,6 +6,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"bobbin/thread"
+	"bobbin/tracing"
 )
 
 // Accepted is the answer to a message. A repeated delivery has the original's ids and their present state, and the header
@@ -42,10 +43,15 @@ func (a *api) accept(c *gin.Context) (any, error) {
 		return nil, err
 	}
 	in.OwnerID, in.ThreadID = owner(c), id
-	out, err := a.store.Accept(c.Request.Context(), in)
+	ctx, span := tracing.Start(c.Request.Context(), "accept")
+	out, err := a.store.Accept(ctx, in)
 	if err != nil {
+		span.End("refused")
 		return nil, err
 	}
+	span.Set(tracing.MessageID.String(out.Message.ID), tracing.TurnID.String(out.TurnID), tracing.Outcome.String(string(out.Disposition)))
+	span.Link(out.Trace)
+	span.End("")
 	if out.Repeated {
 		c.Header("Idempotency-Replayed", "true")
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"bobbin/tracing"
 )
 
 const requestKey = "bobbin.request"
@@ -65,7 +67,9 @@ func (m *metrics) timer(operation string) func() {
 // observe counts and logs a request: what it was and how it went, nothing that it held.
 func (a *api) observe(c *gin.Context) {
 	start := time.Now()
+	end := trace(c)
 	c.Next()
+	end()
 	took, route, status := time.Since(start), c.FullPath(), c.Writer.Status()
 	if route == "" {
 		route = "none"
@@ -85,6 +89,25 @@ func (a *api) observe(c *gin.Context) {
 	a.cfg.Log.LogAttrs(c.Request.Context(), level, "request",
 		slog.String("method", method), slog.String("route", route), slog.Int("status", status), slog.Duration("took", took),
 		slog.String("owner", owner(c)), slog.String("request_id", requestID(c)))
+}
+
+// trace makes the span of a request. Probes and streams have none.
+func trace(c *gin.Context) (end func()) {
+	route := c.FullPath()
+	if route == "" || operatorRoute[route] || route == eventsRoute {
+		return func() {}
+	}
+	ctx, span := tracing.Serve(c.Request.Context(), c.Request.Method+" "+route, c.Request.Header,
+		tracing.Method.String(c.Request.Method), tracing.Route.String(route))
+	c.Request = c.Request.WithContext(ctx)
+	return func() {
+		kind := ""
+		if status := c.Writer.Status(); status >= http.StatusInternalServerError {
+			kind = strconv.Itoa(status)
+		}
+		span.Set(tracing.Status.Int(c.Writer.Status()))
+		span.End(kind)
+	}
 }
 
 var (

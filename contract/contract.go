@@ -125,6 +125,7 @@ type TurnRef struct {
 	Source   thread.Source `json:"source"`
 	Mode     thread.Mode   `json:"mode"`
 	Attempt  int           `json:"attempt"`
+	Trace    string        `json:"trace,omitempty"` // W3C traceparent: two random ids and a flag
 }
 
 // Claimed is the result of the claim activity.

@@ -23,17 +23,17 @@ var payloads = []any{
 // texts are the fields that may hold a free string: ids of ours and names of tools, which an operator chose. A field that is
 // added here must be neither what somebody said, nor an argument, nor a result, nor a secret: it is kept in histories.
 var texts = []string{
-	"BackgroundInput.Turn.ID", "BackgroundInput.Turn.ThreadID",
-	"Claimed.Background.ID", "Claimed.Background.ThreadID", "Claimed.Conversation.ID", "Claimed.Conversation.ThreadID",
+	"BackgroundInput.Turn.ID", "BackgroundInput.Turn.ThreadID", "BackgroundInput.Turn.Trace",
+	"Claimed.Background.ID", "Claimed.Background.ThreadID", "Claimed.Background.Trace", "Claimed.Conversation.ID", "Claimed.Conversation.ThreadID", "Claimed.Conversation.Trace",
 	"Claimed.OwnerID",
-	"EndInput.Turn.ID", "EndInput.Turn.ThreadID",
-	"Ended.Next.ID", "Ended.Next.ThreadID",
+	"EndInput.Turn.ID", "EndInput.Turn.ThreadID", "EndInput.Turn.Trace",
+	"Ended.Next.ID", "Ended.Next.ThreadID", "Ended.Next.Trace",
 	"Nudge.TurnID",
 	"Progress.Tools", "Progress.TurnID",
-	"StintInput.Turn.ID", "StintInput.Turn.ThreadID",
-	"StintResult.Rounds.Tools", "StintResult.Tools.Name", "StintResult.Tools.Turn.ID", "StintResult.Tools.Turn.ThreadID",
+	"StintInput.Turn.ID", "StintInput.Turn.ThreadID", "StintInput.Turn.Trace",
+	"StintResult.Rounds.Tools", "StintResult.Tools.Name", "StintResult.Tools.Turn.ID", "StintResult.Tools.Turn.ThreadID", "StintResult.Tools.Turn.Trace",
 	"ThreadInput.Children", "ThreadInput.Lines.TurnID", "ThreadInput.ThreadID",
-	"ToolRef.Name", "ToolRef.Turn.ID", "ToolRef.Turn.ThreadID",
+	"ToolRef.Name", "ToolRef.Turn.ID", "ToolRef.Turn.ThreadID", "ToolRef.Turn.Trace",
 }
 
 // enums are the string types whose values are constants of ours.

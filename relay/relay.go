@@ -15,6 +15,7 @@ import (
 
 	"bobbin/contract"
 	"bobbin/store"
+	"bobbin/tracing"
 )
 
 const (
@@ -130,11 +131,15 @@ func sent(ctx context.Context, db *store.DB, n store.Nudge) error {
 }
 
 // nudge signals the thread's workflow, and starts it if it does not run.
-func nudge(ctx context.Context, server client.Client, n store.Nudge) error {
+func nudge(ctx context.Context, server client.Client, n store.Nudge) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
+	if n.Trace != "" {
+		_, span := tracing.Call(tracing.Within(ctx, n.Trace), "nudge", tracing.ThreadID.String(n.ThreadID), tracing.TurnID.String(n.TurnID))
+		defer func() { span.End(kindOf(err)) }()
+	}
 	id := contract.ThreadWorkflowID(n.ThreadID)
-	_, err := server.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
+	_, err = server.SignalWithStartWorkflow(ctx, id, contract.NudgeSignal,
 		contract.Nudge{Kind: contract.NudgeKind(n.Kind), TurnID: n.TurnID},
 		client.StartWorkflowOptions{
 			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID, WorkflowTaskTimeout: taskTimeout,
@@ -143,6 +148,14 @@ func nudge(ctx context.Context, server client.Client, n store.Nudge) error {
 		},
 		contract.ThreadWorkflow, contract.ThreadInput{ThreadID: n.ThreadID})
 	return err
+}
+
+// kindOf names an error for a trace.
+func kindOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return "temporal"
 }
 
 // every calls f now and then every d, until ctx ends.

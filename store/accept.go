@@ -39,6 +39,7 @@ type Accepted struct {
 	Disposition thread.Disposition
 	TurnID      string // the turn it started, steers or waits as
 	Repeated    bool
+	Trace       string // of the turn that it steers, see thread.Turn; empty where it made one
 }
 
 // Accept stores a message and decides where it goes; docs/state-machine.md has the table. It returns ErrNotFound,
@@ -207,13 +208,13 @@ func (a *accept) steer() (Accepted, error) {
 	} else {
 		err = a.appendTo(m)
 	}
-	return Accepted{Message: m, Disposition: thread.DisposedSteering, TurnID: a.runningID}, err
+	return Accepted{Message: m, Disposition: thread.DisposedSteering, TurnID: a.runningID, Trace: a.running.Trace}, err
 }
 
 func (a *accept) join(turn *turnRow, m *thread.Message) (Accepted, error) {
 	err := a.appendTo(m)
 	a.nudge(NudgeWork, turn.ID)
-	return Accepted{Message: m, Disposition: thread.DisposedQueued, TurnID: turn.ID}, err
+	return Accepted{Message: m, Disposition: thread.DisposedQueued, TurnID: turn.ID, Trace: turn.Trace}, err
 }
 
 func (a *accept) wait(rank int64) (Accepted, error) {
@@ -251,7 +252,7 @@ func (a *accept) interrupt() (Accepted, error) {
 func (a *accept) newTurn(rank int64, mode thread.Mode) *turnRow {
 	turn := &turnRow{rank: rank, Turn: thread.Turn{
 		ID: newID("trn"), ThreadID: a.threadID, Source: thread.SourceUser, Kind: thread.Conversation,
-		Mode: defaulted(mode, thread.Chat), Status: thread.TurnQueued, ReplyChannel: a.in.Channel, CreatedAt: a.now,
+		Mode: defaulted(mode, thread.Chat), Status: thread.TurnQueued, ReplyChannel: a.in.Channel, CreatedAt: a.now, Trace: a.trace,
 	}}
 	turn.urgent = a.in.Delivery == thread.DeliverInterrupt
 	insertTurn(a.b, turn)
@@ -430,10 +431,11 @@ func unique(list []string) []string {
 func insertTurn(b *pgx.Batch, t *turnRow) {
 	b.Queue(`
 		INSERT INTO turns (id, thread_id, source, kind, mode, status, rank, follow_up_of, reply_channel, created_at, driven_at,
-			history_end, urgent)
-		VALUES (@id, @thread, @source, @kind, @mode, 'queued', @rank, NULLIF(@of, ''), @channel, @now, @now, @history, @urgent)`,
+			history_end, urgent, trace)
+		VALUES (@id, @thread, @source, @kind, @mode, 'queued', @rank, NULLIF(@of, ''), @channel, @now, @now, @history, @urgent, @trace)`,
 		pgx.NamedArgs{
-			"id": t.ID, "thread": t.ThreadID, "source": string(t.Source), "kind": string(t.Kind), "mode": string(t.Mode),
+			"trace": t.Trace,
+			"id":    t.ID, "thread": t.ThreadID, "source": string(t.Source), "kind": string(t.Kind), "mode": string(t.Mode),
 			"rank": t.rank, "of": t.FollowUpOf, "channel": t.ReplyChannel, "now": t.CreatedAt, "history": t.historyEnd,
 			"urgent": t.urgent,
 		})

@@ -211,7 +211,7 @@ func (db *DB) AddBackground(ctx context.Context, threadID string, source thread.
 		}
 		turn := &turnRow{historyEnd: end, Turn: thread.Turn{
 			ID: newID("trn"), ThreadID: threadID, Source: source, Kind: thread.Background, Mode: thread.Chat,
-			Status: thread.TurnQueued, ReplyChannel: thread.ChannelWeb, CreatedAt: t.now,
+			Status: thread.TurnQueued, ReplyChannel: thread.ChannelWeb, CreatedAt: t.now, Trace: t.trace,
 		}}
 		b := &pgx.Batch{}
 		insertTurn(b, turn)

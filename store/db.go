@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"bobbin/thread"
+	"bobbin/tracing"
 )
 
 // Config says how to reach Postgres and what the limits are. A zero limit takes its default.
@@ -150,6 +151,7 @@ type tx struct {
 
 	timeout time.Duration // of each statement; 0: none
 
+	trace  string    // where it stands in its trace, see thread.Turn
 	stream string    // the thread whose events it writes
 	now    time.Time // of the database, read under the event counter's lock
 	seq    int64     // of the last event
@@ -180,7 +182,7 @@ func (db *DB) once(ctx context.Context, fn func(context.Context, *tx) error) (ma
 		return false, err
 	}
 	defer conn.Release()
-	t := &tx{db: db, conn: conn}
+	t := &tx{db: db, conn: conn, trace: tracing.Parent(ctx)}
 	if err := fn(ctx, t); err != nil {
 		t.rollback(ctx)
 		return t.committing, err

@@ -299,7 +299,7 @@ func (t *tx) moveSteering(b *pgx.Batch, h *held, rank int64, followUpOf string) 
 	m := h.steering
 	turn := &turnRow{rank: rank, Turn: thread.Turn{
 		ID: newID("trn"), ThreadID: h.threadID, Source: thread.SourceUser, Kind: thread.Conversation, Mode: thread.Chat,
-		Status: thread.TurnQueued, FollowUpOf: followUpOf, ReplyChannel: m.Channel, CreatedAt: t.now,
+		Status: thread.TurnQueued, FollowUpOf: followUpOf, ReplyChannel: m.Channel, CreatedAt: t.now, Trace: t.trace,
 	}}
 	turn.urgent = followUpOf == "" // an interrupt moves it
 	insertTurn(b, turn)

@@ -14,6 +14,7 @@ type Nudge struct {
 	Kind     NudgeKind
 	TurnID   string // may be empty
 	OwnerID  string // of the thread
+	Trace    string // of what it tells of, see thread.Turn; may be empty
 }
 
 // NudgeKind says what a nudge is about.
@@ -33,7 +34,7 @@ func (t *tx) nudge(kind NudgeKind, turnID string) {
 			return
 		}
 	}
-	t.nudges = append(t.nudges, Nudge{ThreadID: t.stream, Kind: kind, TurnID: turnID})
+	t.nudges = append(t.nudges, Nudge{ThreadID: t.stream, Kind: kind, TurnID: turnID, Trace: t.trace})
 }
 
 func (t *tx) queueNudges(b *pgx.Batch) {
@@ -70,7 +71,8 @@ func (db *DB) NudgesDue(ctx context.Context, limit int, delay time.Duration) ([]
 		SET due_at = clock_timestamp() + @delay::interval
 		FROM free, threads t
 		WHERE o.id = free.id AND t.id = o.thread_id
-		RETURNING o.id, o.thread_id, o.kind, COALESCE(o.turn_id, ''), t.owner_id`,
+		RETURNING o.id, o.thread_id, o.kind, COALESCE(o.turn_id, ''), t.owner_id,
+			COALESCE((SELECT made.trace FROM turns made WHERE made.id = o.turn_id), '')`,
 		pgx.NamedArgs{"delay": delay, "limit": limit, "window": dueWindow})
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Nudge])
 	return list, wrap("read outbox", err)
@@ -111,7 +113,7 @@ func (db *DB) Sweep(ctx context.Context, idle time.Duration) ([]Nudge, error) {
 		), moved AS (
 			UPDATE turns t SET driven_at = clock_timestamp() FROM still WHERE t.id = still.id RETURNING t.thread_id
 		)
-		SELECT DISTINCT 0::bigint, m.thread_id, 'work', '', t.owner_id
+		SELECT DISTINCT 0::bigint, m.thread_id, 'work', '', t.owner_id, ''
 		FROM moved m
 		JOIN threads t ON t.id = m.thread_id`, pgx.NamedArgs{"idle": idle})
 	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Nudge])

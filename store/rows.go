@@ -49,7 +49,7 @@ type turnRow struct {
 
 const turnColumns = `
 	t.id, t.thread_id, t.source, t.kind, t.mode, t.status, t.rank, COALESCE(t.follow_up_of, ''), t.reply_channel,
-	t.created_at, t.started_at, t.finished_at, t.attempt, t.failures, t.retry_at, t.urgent, t.barren, t.stopping, t.history_end, t.rounds, t.tool_calls,
+	t.created_at, t.started_at, t.finished_at, t.trace, t.attempt, t.failures, t.retry_at, t.urgent, t.barren, t.stopping, t.history_end, t.rounds, t.tool_calls,
 	t.steps, t.input_tokens, t.cached_tokens, t.output_tokens, t.reasoning_tokens, t.cost, COALESCE(t.answer_id, ''), COALESCE(t.next_turn_id, ''),
 	COALESCE(t.error_code, ''), COALESCE(t.error_detail, ''),
 	t.limit_since, t.limit_rounds, t.limit_tool_calls, t.empty_retries, t.malformed_retries, t.tool_failures, t.wrap_up_warned,
@@ -61,7 +61,7 @@ func scanTurn(r pgx.Row) (*turnRow, error) {
 	var since *time.Time
 	var now time.Time
 	err := r.Scan(&t.ID, &t.ThreadID, &t.Source, &t.Kind, &t.Mode, &t.Status, &t.rank, &t.FollowUpOf, &t.ReplyChannel,
-		&t.CreatedAt, &t.StartedAt, &t.FinishedAt, &t.Attempt, &t.failures, &t.retryAt, &t.urgent, &t.barren, &t.stopping, &t.historyEnd, &t.Rounds, &t.ToolCalls,
+		&t.CreatedAt, &t.StartedAt, &t.FinishedAt, &t.Trace, &t.Attempt, &t.failures, &t.retryAt, &t.urgent, &t.barren, &t.stopping, &t.historyEnd, &t.Rounds, &t.ToolCalls,
 		&t.steps, &t.Usage.InputTokens, &t.Usage.CachedTokens, &t.Usage.OutputTokens, &t.Usage.ReasoningTokens, &t.Usage.Cost, &t.Answer, &t.nextTurnID,
 		&e.Code, &e.Detail,
 		&since, &t.limit.Rounds, &t.limit.ToolCalls, &t.limit.EmptyRetries, &t.limit.MalformedRetries, &t.limit.ToolFailures,

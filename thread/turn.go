@@ -24,6 +24,8 @@ type Turn struct {
 	Usage        Usage      `json:"usage"`
 	Answer       string     `json:"answer,omitempty"` // id of the assistant message
 	Error        *TurnError `json:"error,omitempty"`
+
+	Trace string `json:"-"` // W3C traceparent of what made it; empty: nothing was traced
 }
 
 // A TurnError says why a turn failed. Code is stable; Detail is for people and holds no message text.

@@ -30,6 +30,7 @@ type Config struct {
 	MaxStints     int               // stints at once; default 100
 	MaxTools      int               // tools with side effects at once; default 100
 	MaxTasks      int               // workflow tasks at once, each with the claim or the end that it makes; default 50
+	Deployment    Deployment        // tells this build's workers from those of others
 	DrainTimeout  time.Duration     // how long a stopping worker waits for rounds under way; default 30s
 	Polling       func(bool)        // told true when the worker has begun to ask for work, and false when it ends; may be nil
 	StickyTimeout time.Duration     // how long a workflow task waits for the worker that has it cached; default 1s
@@ -84,6 +85,7 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 		StickyScheduleToStartTimeout:           cfg.StickyTimeout,
 		MaxHeartbeatThrottleInterval:           heartbeatThrottle,
 		DefaultHeartbeatThrottleInterval:       heartbeatThrottle,
+		DeploymentOptions:                      cfg.Deployment.options(),
 		OnFatalError: func(err error) {
 			refused <- err
 			cancel()
@@ -99,6 +101,9 @@ func Run(ctx context.Context, db *store.DB, c client.Client, cfg Config) error {
 		return fmt.Errorf("run worker: %w", err)
 	}
 	cfg.Polling(true)
+	if cfg.Deployment.On && cfg.Deployment.Promote {
+		go cfg.Deployment.promote(ctx, c)
+	}
 	reap(ctx, db, c, cfg.Namespace)
 	cfg.Polling(false)
 	stop(w, tools)

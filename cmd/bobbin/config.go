@@ -84,8 +84,14 @@ type config struct {
 	Tasks         int           `env:"BOBBIN_WORKER_WORKFLOW_TASKS" envDefault:"50"`
 	DrainTimeout  time.Duration `env:"BOBBIN_DRAIN_TIMEOUT" envDefault:"30s"`
 
+	Versioning string        `env:"BOBBIN_WORKER_VERSIONING" envDefault:"off"`
+	BuildID    string        `env:"BOBBIN_BUILD_ID"`
 	WorkerAddr string        `env:"BOBBIN_WORKER_ADDR"`
 	DrainDelay time.Duration `env:"BOBBIN_DRAIN_DELAY" envDefault:"1s"`
+
+	// The exporters read the other OTEL_ variables by themselves.
+	TraceEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
+	TraceProtocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf"`
 
 	// Of `bobbin chat`.
 	URL string `env:"BOBBIN_URL" envDefault:"http://127.0.0.1:8080"`
@@ -93,6 +99,7 @@ type config struct {
 }
 
 const (
+	maxBuildID   = 200
 	minRollOver  = 30             // a workflow's start and a turn take about twenty events
 	minContext   = 2000           // tokens; system prompt, tools and a summary take some hundred each
 	minRetention = 24 * time.Hour // what a running turn has written so far is read from its events
@@ -164,6 +171,13 @@ func (c config) check(name string) (wrong []string) {
 		_, port, err := net.SplitHostPort(c.WorkerAddr)
 		rule(err == nil && port != "", "BOBBIN_WORKER_ADDR: want host:port, or nothing, got %q", c.WorkerAddr)
 	}
+	rule(c.TraceProtocol == "grpc" || c.TraceProtocol == "http/protobuf", "OTEL_EXPORTER_OTLP_PROTOCOL: want grpc or http/protobuf, got %q", c.TraceProtocol)
+	if c.TraceEndpoint != "" {
+		u, err := url.Parse(c.TraceEndpoint)
+		rule(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "OTEL_EXPORTER_OTLP_ENDPOINT: want an http or https address")
+	}
+	rule(slices.Contains([]string{"off", "auto", "manual"}, c.Versioning), "BOBBIN_WORKER_VERSIONING: want off, auto or manual, got %q", c.Versioning)
+	rule(len(c.BuildID) <= maxBuildID, "BOBBIN_BUILD_ID: want at most %d characters, got %d", maxBuildID, len(c.BuildID))
 	rule(c.DrainDelay >= 0, "BOBBIN_DRAIN_DELAY: want 0s or more, got %v", c.DrainDelay)
 	for field, n := range map[string]int{
 		"BOBBIN_TURN_MAX_ROUNDS": c.TurnRounds, "BOBBIN_TURN_MAX_TOOL_CALLS": c.TurnToolCalls, "BOBBIN_MAX_ATTACHMENTS": c.MaxAttachments, "BOBBIN_MAX_TEXT": c.MaxText,
@@ -208,7 +222,7 @@ func (c config) check(name string) (wrong []string) {
 	if name == "api" || name == "worker" || name == "migrate" || name == "key" || name == "owner" {
 		rule(c.DatabaseURL != "", "DATABASE_URL: want the address of a Postgres database")
 	}
-	if name == "api" || name == "worker" || name == "migrate" {
+	if name == "api" || name == "worker" || name == "migrate" || name == "deploy" {
 		rule(c.TemporalAddress != "", "TEMPORAL_ADDRESS: want host:port of a Temporal frontend")
 	}
 	if c.TemporalAddress != "" {
@@ -240,6 +254,15 @@ func (c config) store() store.Config {
 		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments, MaxText: c.MaxText,
 		EventRetention: c.EventRetention, MonthlyLimit: limit,
 	}
+}
+
+// deployment says how Temporal is to tell this build's workers from those of others.
+func (c config) deployment() worker.Deployment {
+	d := worker.Deployment{On: c.Versioning != "off", Promote: c.Versioning == "auto", BuildID: c.BuildID}
+	if d.BuildID == "" {
+		d.BuildID = version
+	}
+	return d
 }
 
 // worker makes the worker's configuration. extra are tools beside the built-in ones and those of the tools file.
@@ -283,7 +306,7 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 		reserveWait = -1
 	}
 	return worker.Config{
-		Namespace: c.TemporalNamespace, MaxStints: c.Stints, MaxTools: c.Tools, MaxTasks: c.Tasks, DrainTimeout: c.DrainTimeout,
+		Namespace: c.TemporalNamespace, MaxStints: c.Stints, MaxTools: c.Tools, MaxTasks: c.Tasks, DrainTimeout: c.DrainTimeout, Deployment: c.deployment(),
 		Activities: activities.Config{
 			Model: model, Tools: registry, Limits: limits, Window: agent.Window{Tokens: c.ModelContext, At: c.CompactAt, Keep: c.CompactKeep}, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
 			ReserveWait: reserveWait,

@@ -27,6 +27,7 @@ func commands() []command {
 		{"api", "", "the HTTP API", runAPI},
 		{"worker", "", "a worker that runs turns", runWorker},
 		{"health", "[ready]", "ask the process on this machine whether it lives, or is ready; for images", runHealth},
+		{"deploy", "[set-current BUILD]", "list the builds that Temporal knows, or choose the one that gets the work", runDeploy},
 		{"migrate", "", "bring the database and Temporal's search attributes to this version", runMigrate},
 		{"chat", "[thread]", "talk to a server from the terminal; thread is an id, or home", runChat},
 		{"key", "create|list|revoke …", "make an API key of an owner and print it once, list keys, make one worthless", runKey},
@@ -70,6 +71,11 @@ func run(ctx context.Context, args []string) error {
 				return err
 			}
 			slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: cfg.LogLevel})))
+			end, err := traces(ctx, cfg, c.name)
+			if err != nil {
+				return fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
+			}
+			defer end()
 			return c.run(ctx, cfg, args[1:])
 		}
 	}

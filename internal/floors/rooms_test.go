@@ -32,13 +32,14 @@ var adapters = []string{
 var (
 	tool    = []string{"thread", "tools"}
 	channel = []string{"thread", "channels"}
-	http    = []string{"contract", "thread", "research", "store", "channels", "vault", "web", "api/..."}
+	http    = []string{"contract", "thread", "research", "tracing", "store", "channels", "vault", "web", "api/..."}
 )
 
 // house is the import table.
 var house = []room{
 	// Floor 0: ground.
 	{at: "thread", pure: true, std: true, alone: true},
+	{at: "tracing"}, // whoever works on a turn makes its spans
 	{at: "migrations", tests: []string{"store"}}, // they run as store runs them
 	{at: "web"},
 	{at: "web/test", ours: []string{"web", "thread"}},
@@ -49,7 +50,7 @@ var house = []room{
 	{at: "contract", ours: []string{"thread"}, pure: true},
 
 	// Floor 4: adapters, one outside system each.
-	{at: "store", ours: []string{"thread", "research", "migrations"}},
+	{at: "store", ours: []string{"thread", "research", "migrations", "tracing"}},
 	{at: "store/storetest", ours: []string{"thread", "store", "migrations", "embedded/..."}},
 	{at: "llm", ours: []string{"thread"}},
 	{at: "llm/scripted", ours: []string{"thread"}, tests: []string{"llm"}}, // the client must find it as strict as the provider
@@ -66,10 +67,10 @@ var house = []room{
 	{at: "vault", ours: []string{"thread"}},
 
 	// Floor 5: the two sides of Temporal. Workflow code is replayed, so it has no clock or network of its own either.
-	{at: "activities", ours: append([]string{"contract", "thread", "agent", "research"}, adapters...)},
+	{at: "activities", ours: append([]string{"contract", "thread", "agent", "research", "tracing"}, adapters...)},
 	{at: "workflows", ours: []string{"contract", "thread"}, pure: true},
 
-	{at: "relay", ours: []string{"contract", "thread", "store"}},
+	{at: "relay", ours: []string{"contract", "thread", "store", "tracing"}},
 	{at: "monitor", ours: []string{"thread", "store"}},
 
 	// Floor 6.
