@@ -15,6 +15,7 @@ import (
 
 	"bobbin/agent"
 	"bobbin/contract"
+	"bobbin/files"
 	"bobbin/llm"
 	"bobbin/store"
 	"bobbin/thread"
@@ -29,6 +30,11 @@ type Config struct {
 	Tools    *tools.Registry
 	Temporal client.Client // tells the thread's workflow what a long stint does
 	WorkerID string        // of this process, as store.RegisterWorker gave it
+
+	Files        Blobs         // the content of attachments; nil: they are only named
+	Reader       files.Reader  // reads them
+	FilePatience time.Duration // how long a turn's start waits for a file store that does not answer
+	Pictures     Pictures      // which the model is shown
 
 	Limits        agent.Limits  // of a turn
 	Window        agent.Window  // of the model; default agent.DefaultWindow

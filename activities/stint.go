@@ -147,6 +147,9 @@ func (s *stint) load(ctx context.Context) (agent.State, error) {
 	if s.line.Round != w.Turn.Rounds+1 {
 		s.newLine(w.Turn.Rounds + 1)
 	}
+	if err := s.prepare(ctx, w); err != nil {
+		return agent.State{}, err
+	}
 	return agent.State{
 		TurnID: s.turn.ID, Session: w.Session, Counters: w.Counters, Round: w.Turn.Rounds, Last: agent.Outcome(w.LastRound), Open: w.Open,
 	}, nil

@@ -56,6 +56,7 @@ const (
 // better to summarise early than to be refused. What surrounds a message or a call costs some as well.
 const (
 	bytesPerToken = 3
+	perPicture    = 1600 // a large one, https://docs.anthropic.com/en/docs/build-with-claude/vision (evaluate image size)
 	perItem       = 8
 )
 
@@ -65,6 +66,11 @@ func size(e thread.Entry) int64 {
 	n := perItem + tokens(e.Text)
 	for _, c := range e.Calls {
 		n += 2*perItem + tokens(c.Name) + tokens(c.Arguments) + tokens(c.Result)
+	}
+	for _, f := range e.Files {
+		if n += 4*perItem + tokens(f.Name) + tokens(f.Text) + tokens(f.Note); len(f.Image) > 0 {
+			n += perPicture
+		}
 	}
 	return n
 }
@@ -302,6 +308,9 @@ func transcript(entries []thread.Entry) string {
 		case e.Text != "":
 			fmt.Fprintf(&b, "Assistant: %s\n\n", clip(e.Text, maxSaid))
 		}
+		for _, f := range e.Files {
+			fmt.Fprintf(&b, "File %q %s %s %s\n\n", f.Name, f.ID, f.Note, clip(f.Text, maxResult))
+		}
 		for _, c := range e.Calls {
 			fmt.Fprintf(&b, "Tool %s %s\nResult (%s): %s\n\n", c.Name, clip(c.Arguments, maxArgs), c.State, clip(c.Result, maxResult))
 		}
@@ -367,7 +376,7 @@ const (
 )
 
 // fit shortens what a prompt shows until it is within the limit, where nothing is left to summarise: tool results first,
-// then arguments, then what was said, the oldest first and the newest message last; then messages of the turn that the
+// then files, then arguments, then what was said, the oldest first and the newest message last; then messages of the turn that the
 // summary has as well are left out. The record stays as it is.
 func (l *Loop) fit(entries []thread.Entry, notes []string) []thread.Entry {
 	total, plain := l.estimate(notes)
@@ -380,6 +389,12 @@ func (l *Loop) fit(entries []thread.Entry, notes []string) []thread.Entry {
 		entries[i].Calls = slices.Clone(entries[i].Calls)
 		for j := range entries[i].Calls {
 			f.shorten(&entries[i].Calls[j].Result)
+		}
+	}
+	for i := range entries {
+		entries[i].Files = slices.Clone(entries[i].Files)
+		for j := range entries[i].Files {
+			f.shorten(&entries[i].Files[j].Text)
 		}
 	}
 	for i := range entries {

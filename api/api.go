@@ -12,11 +12,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"bobbin/files"
 	"bobbin/store"
 	"bobbin/thread"
 )
 
-// Config says what the API stands on. Store must be set; a zero value of the rest takes its default.
+// Config says what the API stands on. Store and Files must be set; a zero value of the rest takes its default.
 type Config struct {
 	Store *store.DB
 
@@ -44,6 +45,10 @@ type Config struct {
 	// TrustedProxies are the addresses, or networks in CIDR form, whose X-Forwarded-For is believed. None: nobody's.
 	TrustedProxies []string
 
+	Files           Blobs         // keeps the content of files
+	FileTypes       []string      // that may be uploaded; default files.DefaultTypes
+	TransferTimeout time.Duration // of an upload or a download; default 10m
+
 	Limits       Limits
 	Timeout      time.Duration // of a request that is no stream; default 30s
 	KeyTTL       time.Duration // how long a revoked key may still be taken; default 10s, negative: never
@@ -61,6 +66,7 @@ type Limits struct {
 	Attachments int   // entries; default 100
 	Mentions    int   // entries; default 100
 	Mention     int   // characters of one; default 200
+	File        int64 // bytes; default 20 MiB
 }
 
 func (c *Config) fill() {
@@ -78,6 +84,11 @@ func (c *Config) fill() {
 	orElse(&c.Limits.Attachments, 100)
 	orElse(&c.Limits.Mentions, 100)
 	orElse(&c.Limits.Mention, 200)
+	orElse(&c.Limits.File, 20<<20)
+	orElse(&c.TransferTimeout, 10*time.Minute)
+	if len(c.FileTypes) == 0 {
+		c.FileTypes = files.DefaultTypes
+	}
 }
 
 func orElse[T comparable](v *T, d T) {
@@ -158,6 +169,11 @@ func (a *api) routes(v1 *gin.RouterGroup) {
 	v1.GET("/turns/:turn/steps", a.answer(http.StatusOK, a.listSteps))
 	v1.POST("/turns/:turn/cancel", a.answer(http.StatusOK, a.cancel))
 	v1.POST("/turns/:turn/replay", a.answer(http.StatusOK, a.replay))
+	v1.POST("/files", a.transfer(a.upload))
+	v1.GET("/files", a.answer(http.StatusOK, a.listFiles))
+	v1.GET("/files/:file", a.answer(http.StatusOK, a.getFile))
+	v1.GET("/files/:file/content", a.transfer(a.download))
+	v1.DELETE("/files/:file", a.answer(http.StatusOK, a.deleteFile))
 	v1.GET("/health", a.answer(http.StatusOK, a.backlog))
 	v1.GET("/usage", a.answer(http.StatusOK, a.usage))
 }

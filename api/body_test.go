@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"bobbin/api"
+	"bobbin/store/storetest"
 )
 
 func TestABodyThatCannotBeReadIsRefused(t *testing.T) {
@@ -77,6 +78,7 @@ func TestTheLimitOfAMergedMessageIsNamed(t *testing.T) {
 	id := b.open()
 	path := "/v1/threads/" + id + "/messages"
 	b.say(id, "work")
+	storetest.AddFiles(t, b.dsn, "anna", strings.Split("1 2 3 4 5 6 7 8 9 10 11", " ")...)
 	b.ok("POST", path, `{"text": "a", "attachments": ["1", "2", "3", "4", "5", "6"]}`)
 	a := b.refused(422, "limit_exceeded", "POST", path, `{"text": "b", "attachments": ["7", "8", "9", "10", "11"]}`)
 	require.Equal(t, "attachments", a.body["field"])

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"bobbin/api"
+	"bobbin/files"
 	"bobbin/store"
 	"bobbin/store/storetest"
 	"bobbin/thread"
@@ -24,6 +25,9 @@ type bundle struct {
 	db  *store.DB
 	dsn string
 	url string
+
+	dir   string // the files of the server that was made last
+	blobs *files.Folder
 }
 
 const (
@@ -37,6 +41,7 @@ func setup(t *testing.T, change ...func(*api.Config)) *bundle {
 	b.db = storetest.Open(t, b.dsn)
 	require.NoError(t, b.db.EnsureKey(t.Context(), "anna", "test", annasKey))
 	require.NoError(t, b.db.EnsureKey(t.Context(), "bert", "test", bertsKey))
+	storetest.AddFiles(t, b.dsn, "anna", "file_1", "file_2")
 	b.url = b.serve(b.db, change...)
 	return b
 }
@@ -44,7 +49,11 @@ func setup(t *testing.T, change ...func(*api.Config)) *bundle {
 func (b *bundle) serve(db *store.DB, change ...func(*api.Config)) string {
 	b.Helper()
 	done := make(chan struct{})
-	cfg := api.Config{Store: db, Done: done, Log: slog.New(slog.DiscardHandler)}
+	b.dir = b.TempDir()
+	folder, err := files.NewFolder(b.dir)
+	require.NoError(b, err)
+	b.blobs = folder
+	cfg := api.Config{Store: db, Files: folder, Done: done, Log: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&cfg)
 	}

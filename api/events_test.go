@@ -290,7 +290,7 @@ func TestASlowReaderHoldsBackOnlyItself(t *testing.T) {
 		}
 	}()
 	for i := range messages {
-		b.ok("POST", "/v1/threads/"+id+"/messages", `{"text": "`+big+strconv.Itoa(i)+`", "attachments": ["file"], "delivery": "turn"}`)
+		b.ok("POST", "/v1/threads/"+id+"/messages", `{"text": "`+big+strconv.Itoa(i)+`", "attachments": ["file_1"], "delivery": "turn"}`)
 	}
 	<-read
 	require.Eventually(t, func() bool { return subscribers(t, reg) == 1 }, 20*time.Second, 5*time.Millisecond)

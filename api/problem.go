@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -125,6 +126,11 @@ func problemOf(err error) (*Problem, bool) {
 	if errors.As(err, &ue) {
 		detail := "The message was not stored: " + ue.Spending.String() + "."
 		return &Problem{Status: http.StatusPaymentRequired, Code: CodeUsageLimit, Detail: detail}, true
+	}
+	var ae *thread.AttachmentError
+	if errors.As(err, &ae) {
+		field := fmt.Sprintf("attachments[%d]", ae.Index)
+		return &Problem{Status: http.StatusBadRequest, Code: CodeInvalidField, Detail: "`" + field + "` must be the id of a file of yours; `GET /v1/files` lists them.", Field: field}, true
 	}
 	for _, s := range sentinels {
 		if errors.Is(err, s.err) {

@@ -410,6 +410,9 @@ func TestWithoutPostgresTheServerSaysSoAndWhenToComeBack(t *testing.T) {
 	require.Equal(t, 503, b.do("HEAD", "/readyz", "").status)
 	asked := 0
 	walk(t, func(method, path string, op *openapi3.Operation) {
+		if op.OperationID == "uploadFile" { // it has a form, and a test of its own
+			return
+		}
 		asked++
 		path = strings.NewReplacer("{", "", "}", "").Replace(path)
 		a := b.refused(503, "unavailable", method, path, encode(t, example(t, op)))

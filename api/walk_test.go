@@ -17,7 +17,7 @@ import (
 // A world is a thread of Anna's in which a turn runs and a message waits, for tests that walk the document.
 type world struct {
 	*bundle
-	thread, turn, message string
+	thread, turn, message, file string
 }
 
 func (b *bundle) world() *world {
@@ -25,12 +25,13 @@ func (b *bundle) world() *world {
 	w := &world{bundle: b, thread: b.open()}
 	w.turn = text(b.say(w.thread, "work"), "turn_id")
 	w.message = text(b.say(w.thread, "and then"), "message", "id")
+	w.file = "file_1"
 	return w
 }
 
 // path puts the world's ids in a path of the document.
 func (w *world) path(p string) string {
-	p = strings.NewReplacer("{thread}", w.thread, "{turn}", w.turn, "{message}", w.message).Replace(p)
+	p = strings.NewReplacer("{thread}", w.thread, "{turn}", w.turn, "{message}", w.message, "{file}", w.file).Replace(p)
 	require.NotContains(w, p, "{", "the world has no such thing")
 	return p
 }
@@ -72,7 +73,7 @@ func answers(op *openapi3.Operation, code string) bool {
 func example(t *testing.T, op *openapi3.Operation) map[string]any {
 	t.Helper()
 	body := map[string]any{}
-	if op.RequestBody != nil && op.RequestBody.Value.Required {
+	if op.RequestBody != nil && op.RequestBody.Value.Required && op.RequestBody.Value.Content["application/json"] != nil {
 		for _, e := range op.RequestBody.Value.Content["application/json"].Examples {
 			raw, err := json.Marshal(e.Value.Value)
 			require.NoError(t, err)
@@ -155,6 +156,9 @@ func TestTheLimitsOfTheDocumentAreThoseOfTheServer(t *testing.T) {
 			}
 			if limit := p.Value.MaxItems; limit != nil {
 				item := int(*p.Value.Items.Value.MaxLength)
+				if name == "attachments" {
+					storetest.AddFiles(t, b.dsn, "anna", entries(int(*limit), item)...)
+				}
 				require.Less(t, send(entries(int(*limit), item)).status, 300, field)
 				requireLimit(t, send(entries(int(*limit)+1, 5)), name, int(*limit))
 				requireLimit(t, send(entries(1, item+1)), name+"[0]", item)

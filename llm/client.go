@@ -149,18 +149,23 @@ func (c *Client) Model() string { return c.cfg.Model }
 // holds what the failed call is estimated to have used: nothing where the provider refused it or was not reached.
 //
 // A provider that refuses an optional field by name (stream_options, max_completion_tokens) is asked again without it,
-// inside the same call: such a refusal reached no model, and the client remembers it.
+// inside the same call: such a refusal reached no model, and the client remembers it. A request with pictures that is
+// refused is sent again with the pictures only named: one that the provider cannot read must not end every turn after it.
 func (c *Client) Call(ctx context.Context, p thread.Prompt, onText func(string)) (thread.Reply, error) {
 	callCtx, cancel := context.WithTimeoutCause(ctx, c.cfg.CallTimeout, errCallTimeout)
 	defer cancel()
 
 	names := nameTools(p.Tools)
-	for {
-		req := c.request(p, names)
+	for blind := false; ; {
+		req, images := c.request(p, names, blind)
 		reply, err := c.attempt(callCtx, req, onText)
 		var r *refusal
 		if errors.As(err, &r) {
 			if c.forgo(req, r) {
+				continue
+			}
+			if images > 0 && r.kind() == thread.ModelInvalid && (r.status == http.StatusBadRequest || r.status == http.StatusUnprocessableEntity) {
+				blind = true
 				continue
 			}
 			err = r.modelError()
@@ -173,11 +178,12 @@ func (c *Client) Call(ctx context.Context, p thread.Prompt, onText func(string))
 	}
 }
 
-// request renders p with what the provider is known to take.
-func (c *Client) request(p thread.Prompt, names toolNames) openai.ChatCompletionRequest {
+// request renders p with what the provider is known to take, and says how many pictures it shows.
+func (c *Client) request(p thread.Prompt, names toolNames, blind bool) (openai.ChatCompletionRequest, int) {
+	messages, images := shape(p, names, blind)
 	req := openai.ChatCompletionRequest{
 		Model:           c.cfg.Model,
-		Messages:        shape(p, names),
+		Messages:        messages,
 		Tools:           names.tools,
 		Stream:          true,
 		ReasoningEffort: c.cfg.ReasoningEffort,
@@ -190,7 +196,7 @@ func (c *Client) request(p thread.Prompt, names toolNames) openai.ChatCompletion
 	} else {
 		req.MaxCompletionTokens = most
 	}
-	return req
+	return req, images
 }
 
 // lower is the lower of two bounds, of which 0 is none.

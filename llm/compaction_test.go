@@ -57,7 +57,7 @@ func messagesOf(entries []thread.Entry) (n int) {
 // shown is what the provider is sent of entries. It takes them.
 func shown(t *testing.T, entries []thread.Entry, more ...thread.Entry) []openai.ChatCompletionMessage {
 	t.Helper()
-	messages := shape(thread.Prompt{Entries: append(entries[:len(entries):len(entries)], more...)}, nameTools(nil))
+	messages := shaped(thread.Prompt{Entries: append(entries[:len(entries):len(entries)], more...)}, nameTools(nil))
 	body, err := json.Marshal(openai.ChatCompletionRequest{Model: "m", Messages: messages})
 	require.NoError(t, err)
 	require.Nil(t, scripted.Check(body))

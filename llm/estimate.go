@@ -11,6 +11,10 @@ const bytesPerToken = 3
 // perEntry is what roles and separators add, in bytes.
 const perEntry = 16
 
+// perPicture is what a picture counts for, in bytes of text: 1,600 tokens, those of a large one at
+// https://docs.anthropic.com/en/docs/build-with-claude/vision (evaluate image size).
+const perPicture = 1600 * bytesPerToken
+
 // Size is how much a prompt sends, in bytes.
 func Size(p thread.Prompt) (n int64) {
 	n = int64(len(p.System)) + perEntry
@@ -18,6 +22,11 @@ func Size(p thread.Prompt) (n int64) {
 		n += int64(len(e.Text)+len(e.Reasoning)) + perEntry
 		for _, c := range e.Calls {
 			n += int64(len(c.ID)+len(c.Name)+len(c.Arguments)+len(c.Result)) + 2*perEntry
+		}
+		for _, f := range e.Files {
+			if n += int64(len(f.Name)+len(f.Note)+len(f.Text)) + 6*perEntry; len(f.Image) > 0 {
+				n += perPicture
+			}
 		}
 	}
 	for _, t := range p.Tools {

@@ -38,13 +38,16 @@ const (
 //     gets a text that says so; arguments that are no JSON object go out as {}.
 //   - An assistant message has text or calls; an entry with neither is left out. Reasoning is not sent back.
 //   - Ids are unique in the whole request and at most 40 characters; names fit ^[a-zA-Z0-9_-]{1,64}$.
-//   - Texts are valid UTF-8 without NUL, never empty, and otherwise exactly as they are: one user or note entry is one message.
+//   - Texts are valid UTF-8 without NUL, never empty, and otherwise exactly as they are: one user or note entry is one message,
+//     with the files that came with it.
 //   - The last message is not the assistant's, and there is one besides the system's.
 //
 // The same entries give the same messages, and more entries only append, so that providers can cache the prefix. (The
 // message that stands in for a missing last one is the exception.)
-func shape(p thread.Prompt, names toolNames) []openai.ChatCompletionMessage {
-	s := shaper{names: names}
+//
+// blind: pictures are named, not shown. images is how many are shown.
+func shape(p thread.Prompt, names toolNames, blind bool) (messages []openai.ChatCompletionMessage, images int) {
+	s := shaper{names: names, blind: blind}
 	if system := clean(p.System); strings.TrimSpace(system) != "" {
 		s.say(openai.ChatMessageRoleSystem, system)
 	}
@@ -58,11 +61,13 @@ func shape(p thread.Prompt, names toolNames) []openai.ChatCompletionMessage {
 	case s.messages[n-1].Role == openai.ChatMessageRoleAssistant:
 		s.say(openai.ChatMessageRoleUser, carryOn)
 	}
-	return s.messages
+	return s.messages, s.images
 }
 
 type shaper struct {
 	names    toolNames
+	blind    bool
+	images   int
 	ids      idSet
 	messages []openai.ChatCompletionMessage
 }
@@ -74,7 +79,7 @@ func (s *shaper) say(role, text string) {
 func (s *shaper) entry(e thread.Entry) {
 	switch e.Kind {
 	case thread.EntryUser:
-		s.say(openai.ChatMessageRoleUser, or(clean(e.Text), emptyUser))
+		s.user(e)
 	case thread.EntryAssistant:
 		s.assistant(e)
 	default: // a note, or a kind that is not known yet

@@ -26,6 +26,11 @@ func call(id string, state thread.CallState, result string) thread.Call {
 	return thread.Call{ID: id, Name: "look", Arguments: `{"a":1}`, State: state, Result: result}
 }
 
+func shaped(p thread.Prompt, names toolNames) []openai.ChatCompletionMessage {
+	messages, _ := shape(p, names, false)
+	return messages
+}
+
 // transcript writes messages down, one a line.
 func transcript(messages []openai.ChatCompletionMessage) string {
 	var b strings.Builder
@@ -105,7 +110,7 @@ func TestShape(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			got := transcript(shape(tc.prompt, nameTools(tc.prompt.Tools)))
+			got := transcript(shaped(tc.prompt, nameTools(tc.prompt.Tools)))
 			require.Empty(t, cmp.Diff(tc.want, got))
 		})
 	}
@@ -117,9 +122,9 @@ func TestShapeOnlyAppendsWhenTheSessionGrows(t *testing.T) {
 		user("q"), asks("", call("a", thread.CallFailed, "1"), call("a", thread.CallFailed, "2")), user("more"),
 		asks("x", call("a", thread.CallFailed, "3")), user("end"),
 	}
-	whole := transcript(shape(thread.Prompt{Entries: entries}, toolNames{}))
+	whole := transcript(shaped(thread.Prompt{Entries: entries}, toolNames{}))
 	for n := 1; n <= len(entries); n++ {
-		part := strings.ReplaceAll(transcript(shape(thread.Prompt{Entries: entries[:n]}, toolNames{})), "user: "+carryOn+"\n", "")
+		part := strings.ReplaceAll(transcript(shaped(thread.Prompt{Entries: entries[:n]}, toolNames{})), "user: "+carryOn+"\n", "")
 		require.True(t, strings.HasPrefix(whole, part), "after %d entries:\n%s", n, part)
 	}
 }
@@ -156,7 +161,8 @@ func FuzzShape(f *testing.F) {
 		p := randomPrompt(rand.New(rand.NewPCG(seed, 1)), text, arguments)
 		c, err := New(Config{Model: "m", MaxOutputTokens: 10})
 		require.NoError(t, err)
-		body, err := encode(c.request(p, nameTools(p.Tools)), "")
+		req, _ := c.request(p, nameTools(p.Tools), false)
+		body, err := encode(req, "")
 		require.NoError(t, err)
 		if r := scripted.Check(body); r != nil {
 			t.Fatalf("refused: %v\n%s", r, body)

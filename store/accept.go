@@ -43,14 +43,15 @@ type Accepted struct {
 }
 
 // Accept stores a message and decides where it goes; docs/state-machine.md has the table. It returns ErrNotFound,
-// ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, a
-// UsageLimitError, or a LimitError for attachments or text. After an error nothing has changed.
+// ErrArchived, ErrReplyTarget, ErrNoRunningTurn or ErrStopping (delivery steer), ErrNotSteerable (delivery steer), ErrKeyReused, an
+// AttachmentError, a UsageLimitError, or a LimitError for attachments or text. After an error nothing has changed.
 func (db *DB) Accept(ctx context.Context, in Incoming) (Accepted, error) {
 	var out Accepted
-	in.Attachments, in.Mentions = unique(cleanAll(in.Attachments)), unique(cleanAll(in.Mentions))
+	named := cleanAll(in.Attachments)
+	in.Attachments, in.Mentions = unique(named), unique(cleanAll(in.Mentions))
 	in.Text, in.Key, in.Channel, in.ReplyTo = clean(in.Text), clean(in.Key), clean(in.Channel), clean(in.ReplyTo)
 	err := db.onThread(ctx, "accept", in.OwnerID, in.ThreadID, func(ctx context.Context, t *tx, threadID string) error {
-		a := &accept{tx: t, in: in}
+		a := &accept{tx: t, in: in, named: named}
 		var err error
 		out, err = a.run(ctx, threadID)
 		return err
@@ -82,6 +83,9 @@ type accept struct {
 	in Incoming
 	b  *pgx.Batch
 
+	named  []string // the attachments as they came, perhaps one twice
+	stored []string // those that are stored files of the owner
+
 	urgent      *turnRow // the last waiting turn that an interrupt made
 	urgentMsg   *thread.Message
 	target      bool // the message that it answers is there
@@ -112,6 +116,9 @@ func (a *accept) run(ctx context.Context, threadID string) (Accepted, error) {
 		return Accepted{}, &thread.UsageLimitError{Spending: a.spending}
 	case a.in.ReplyTo != "" && !a.target:
 		return Accepted{}, thread.ErrReplyTarget
+	}
+	if err := a.checkStored(); err != nil {
+		return Accepted{}, err
 	}
 	a.b = &pgx.Batch{}
 	out, err := a.decide()
@@ -333,7 +340,29 @@ func (a *accept) checkAttachments(m *thread.Message) error {
 	return nil
 }
 
+// checkStored: a file that is being deleted, and another owner's, is none.
+func (a *accept) checkStored() error {
+	for i, id := range a.named {
+		if !slices.Contains(a.stored, id) {
+			return &thread.AttachmentError{Index: i}
+		}
+	}
+	return nil
+}
+
 func (a *accept) queueReads(b *pgx.Batch, threadID string) {
+	if len(a.named) > 0 {
+		// The lock keeps a file from being deleted before this message names it.
+		b.Queue(`
+			SELECT id
+			FROM files
+			WHERE id = ANY ($1) AND owner_id = $2 AND state = 'stored'
+			ORDER BY id
+			FOR SHARE`, a.named, a.in.OwnerID).Query(func(rows pgx.Rows) (err error) {
+			a.stored, err = pgx.CollectRows(rows, pgx.RowTo[string])
+			return err
+		})
+	}
 	if a.in.ReplyTo != "" {
 		b.Queue(`SELECT EXISTS (SELECT FROM messages WHERE id = $1 AND thread_id = $2)`, a.in.ReplyTo, threadID).QueryRow(
 			func(r pgx.Row) error { return r.Scan(&a.target) })

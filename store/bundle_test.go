@@ -41,6 +41,7 @@ func setup(t *testing.T, opts ...storetest.Option) *bundle {
 	require.NoError(t, err)
 	t.Cleanup(b.sql.Close)
 	require.NoError(t, b.db.EnsureKey(t.Context(), owner, "test", "bob_test"))
+	storetest.AddFiles(t, b.dsn, owner, append(strings.Split("abcdefghijk", ""), "file_1")...)
 	b.thread = b.open()
 	return b
 }

@@ -152,9 +152,6 @@ func messageNotes(m *thread.Message) []string {
 		}
 		notes = append(notes, note+" UTC. A later one may correct, narrow or add to an earlier one.")
 	}
-	if len(m.Attachments) > 0 {
-		notes = append(notes, fmt.Sprintf("Files attached to the message above, by id: %q.", m.Attachments))
-	}
 	if len(m.Mentions) > 0 {
 		notes = append(notes, fmt.Sprintf("Mentioned in the message above: %q.", m.Mentions))
 	}

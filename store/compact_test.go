@@ -57,18 +57,18 @@ func (r run) shows() []string {
 func TestCompactShowsTheSummaryAndWhatFollowsAndKeepsTheRecord(t *testing.T) {
 	b := setup(t)
 	b.turns("one", "two")
-	r := b.start("three", files("f1"))
+	r := b.start("three", mentions("@bob"))
 	r.commit(store.RoundCalls, "", tool("t"))
 	require.NoError(t, r.finish(0, "found"))
 	record := b.session()
 	r.compact("one was said", 2)
 	require.Equal(t, []string{
-		"summary: one was said", "assistant: answer to two", "user: three", `note: Files attached to the message above, by id: ["f1"].`,
+		"summary: one was said", "assistant: answer to two", "user: three", `note: Mentioned in the message above: ["@bob"].`,
 		"assistant:  [t found]",
 	}, r.shows())
 	r.compact("one and two were said", 2)
 	require.Equal(t, []string{
-		"summary: one and two were said", "user: three [pinned]", `note: Files attached to the message above, by id: ["f1"]. [pinned]`,
+		"summary: one and two were said", "user: three [pinned]", `note: Mentioned in the message above: ["@bob"]. [pinned]`,
 		"assistant:  [t found]",
 	}, r.shows())
 	require.Equal(t, record, b.session(), "the record stays")

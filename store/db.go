@@ -341,5 +341,6 @@ func sentinel(err error) bool {
 	}
 	var le *thread.LimitError
 	var ue *thread.UsageLimitError
-	return errors.As(err, &le) || errors.As(err, &ue)
+	var ae *thread.AttachmentError
+	return errors.As(err, &le) || errors.As(err, &ue) || errors.As(err, &ae)
 }

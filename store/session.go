@@ -239,6 +239,7 @@ func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
 		})
 		return err
 	})
+	queueFiles(b, s, args)
 	b.Queue(`
 		WITH `+shownEntries+`
 		SELECT c.turn_id, c.round, c.idx, c.provider_id, c.name, c.arguments, c.state, COALESCE(c.result, '')

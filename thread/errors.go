@@ -28,6 +28,15 @@ var (
 	ErrMoved = errors.New("the session has moved on")
 )
 
+// An AttachmentError says which attachment of a message is no stored file of its owner. errors.As finds it.
+type AttachmentError struct {
+	Index int // in the message as it came, from 0
+}
+
+func (e *AttachmentError) Error() string {
+	return fmt.Sprintf("attachments[%d] is no file of this owner", e.Index)
+}
+
 // A LimitError says which limit an input broke. errors.As finds it.
 type LimitError struct {
 	Field string // as the API names it

@@ -29,9 +29,10 @@ type Entry struct {
 	Round     int    // of the turn, from 1; 0 for what no round made, such as the notes on a message
 	MessageID string // the message that a user entry shows
 	Text      string
-	Reasoning string // what an assistant entry thought, where the provider shows it
-	Calls     []Call // what an assistant entry asked for, in order
-	Input     int64  // tokens of the prompt that an assistant entry answers, as the provider counted; 0: not known, or no longer so
+	Reasoning string     // what an assistant entry thought, where the provider shows it
+	Calls     []Call     // what an assistant entry asked for, in order
+	Files     []Attached // what a user entry's message brought, in order
+	Input     int64      // tokens of the prompt that an assistant entry answers, as the provider counted; 0: not known, or no longer so
 }
 
 // EntryKind says who an entry speaks for.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"bobbin/activities"
 	"bobbin/agent"
 	"bobbin/contract"
+	"bobbin/files"
 	"bobbin/llm"
 	"bobbin/store"
 	"bobbin/thread"
@@ -89,9 +91,28 @@ type config struct {
 	WorkerAddr string        `env:"BOBBIN_WORKER_ADDR"`
 	DrainDelay time.Duration `env:"BOBBIN_DRAIN_DELAY" envDefault:"1s"`
 
+<<<<<<< HEAD
 	// The exporters read the other OTEL_ variables by themselves.
 	TraceEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	TraceProtocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf"`
+=======
+	FilesDir        string        `env:"BOBBIN_FILES_DIR"`
+	FilesBucket     string        `env:"BOBBIN_FILES_BUCKET"`
+	FilesEndpoint   string        `env:"BOBBIN_FILES_ENDPOINT"`
+	FilesRegion     string        `env:"BOBBIN_FILES_REGION" envDefault:"us-east-1"`
+	FilesAccessKey  string        `env:"BOBBIN_FILES_ACCESS_KEY"`
+	FilesSecretKey  string        `env:"BOBBIN_FILES_SECRET_KEY"`
+	FilesPathStyle  bool          `env:"BOBBIN_FILES_PATH_STYLE" envDefault:"true"`
+	MaxFile         int64         `env:"BOBBIN_MAX_FILE_BYTES" envDefault:"20971520"`
+	FileTypes       []string      `env:"BOBBIN_FILE_TYPES" envDefault:"image/png,image/jpeg,image/gif,image/webp,text/*,application/json,application/pdf"`
+	TransferTimeout time.Duration `env:"BOBBIN_FILE_TRANSFER_TIMEOUT" envDefault:"10m"`
+	FileText        int           `env:"BOBBIN_FILE_MAX_TEXT" envDefault:"50000"`
+	FileReading     time.Duration `env:"BOBBIN_FILE_READ_TIMEOUT" envDefault:"30s"`
+	FilePatience    time.Duration `env:"BOBBIN_FILE_FETCH_TIMEOUT" envDefault:"20s"`
+	Vision          string        `env:"BOBBIN_MODEL_VISION" envDefault:"auto"`
+	MaxImages       int           `env:"BOBBIN_MODEL_MAX_IMAGES" envDefault:"5"`
+	MaxImage        int64         `env:"BOBBIN_MODEL_MAX_IMAGE_BYTES" envDefault:"5242880"`
+>>>>>>> 3399b16 (files: uploads, in a folder or a bucket, and attachments that the model reads)
 
 	// Of `bobbin chat`.
 	URL string `env:"BOBBIN_URL" envDefault:"http://127.0.0.1:8080"`
@@ -146,6 +167,8 @@ func unreadable(err error) []string {
 		switch p.Type {
 		case reflect.TypeFor[time.Duration]():
 			want = "a duration such as 90s, 5m or 1h30m"
+		case reflect.TypeFor[bool]():
+			want = "true or false"
 		case reflect.TypeFor[int](), reflect.TypeFor[int64]():
 			want = "a whole number"
 		case reflect.TypeFor[float64]():
@@ -204,6 +227,7 @@ func (c config) check(name string) (wrong []string) {
 		_, addrErr := netip.ParseAddr(p)
 		rule(prefixErr == nil || addrErr == nil, "BOBBIN_TRUSTED_PROXIES: want addresses or networks such as 10.0.0.0/8, with commas, got %q", p)
 	}
+	wrong = append(wrong, c.checkFiles()...)
 	rule(c.RollOver >= minRollOver, "BOBBIN_HISTORY_ROLL_OVER: want at least %d, got %d", minRollOver, c.RollOver)
 	rule(c.EventRetention >= minRetention, "BOBBIN_EVENT_RETENTION: want at least %v, got %v", minRetention, c.EventRetention)
 	rule(c.MaxOutputTokens >= 0, "BOBBIN_MODEL_MAX_OUTPUT_TOKENS: want 0, for the provider's limit, or more, got %d", c.MaxOutputTokens)
@@ -247,6 +271,41 @@ func dollars(s string) (*thread.USD, error) {
 	amount, err := thread.ParseUSD(s)
 	return &amount, err
 }
+
+func (c config) checkFiles() (wrong []string) {
+	rule := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	if c.FilesBucket != "" {
+		rule(c.FilesAccessKey != "", "BOBBIN_FILES_ACCESS_KEY: want the bucket's access key")
+		rule(c.FilesSecretKey != "", "BOBBIN_FILES_SECRET_KEY: want the bucket's secret key")
+		rule(c.FilesDir == "", "BOBBIN_FILES_DIR: want either a folder or BOBBIN_FILES_BUCKET, not both")
+	}
+	if c.FilesEndpoint != "" {
+		u, err := url.Parse(c.FilesEndpoint)
+		rule(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "BOBBIN_FILES_ENDPOINT: want an http or https address")
+		rule(c.FilesBucket != "", "BOBBIN_FILES_BUCKET: want the name of a bucket, as BOBBIN_FILES_ENDPOINT is set")
+	}
+	rule(c.MaxFile > 0 && c.MaxFile <= maxFile, "BOBBIN_MAX_FILE_BYTES: want 1 to %d, got %d", int64(maxFile), c.MaxFile)
+	rule(c.FileText > 0, "BOBBIN_FILE_MAX_TEXT: want at least 1, got %d", c.FileText)
+	rule(c.MaxImages >= 0, "BOBBIN_MODEL_MAX_IMAGES: want 0, for none, or more, got %d", c.MaxImages)
+	rule(c.MaxImage > 0, "BOBBIN_MODEL_MAX_IMAGE_BYTES: want at least 1, got %d", c.MaxImage)
+	rule(c.Vision == "auto" || c.Vision == "true" || c.Vision == "false", "BOBBIN_MODEL_VISION: want auto, true or false, got %q", c.Vision)
+	rule(!slices.ContainsFunc(c.FileTypes, func(t string) bool { return !mediaType.MatchString(t) }), "BOBBIN_FILE_TYPES: want media types such as image/png or text/*, with commas between")
+	for field, d := range map[string]time.Duration{
+		"BOBBIN_FILE_TRANSFER_TIMEOUT": c.TransferTimeout, "BOBBIN_FILE_READ_TIMEOUT": c.FileReading, "BOBBIN_FILE_FETCH_TIMEOUT": c.FilePatience,
+	} {
+		rule(d > 0, "%s: want more than 0s, got %v", field, d)
+	}
+	return wrong
+}
+
+// maxFile: what a worker reads of a file it reads whole.
+const maxFile = 1 << 30
+
+var mediaType = regexp.MustCompile(`^[a-z]+/([a-z0-9.+-]+|\*)$`)
 
 func (c config) store() store.Config {
 	limit, _ := dollars(c.MonthlyLimit) // checked
@@ -310,7 +369,9 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 		Activities: activities.Config{
 			Model: model, Tools: registry, Limits: limits, Window: agent.Window{Tokens: c.ModelContext, At: c.CompactAt, Keep: c.CompactKeep}, StintRounds: c.StintRounds, StintDuration: c.StintDuration,
 			ReserveWait: reserveWait,
-			Settings:    contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
+			Reader:      files.Reader{MaxText: c.FileText, Timeout: c.FileReading}, FilePatience: c.FilePatience,
+			Pictures: activities.Pictures{Shown: c.sees(), Most: c.MaxImages, Bytes: c.MaxImage},
+			Settings: contract.Settings{Idle: c.ThreadIdle, RollOver: c.RollOver, Heartbeat: c.Heartbeat},
 		},
 	}, nil
 }

@@ -156,6 +156,7 @@ func (d *dev) run(ctx context.Context) error {
 		return err
 	}
 	defer closeAll()
+	wc.Activities.Files = p.files
 	if err := registerAttributes(ctx, p.temporal, d.cfg.TemporalNamespace); err != nil {
 		return err
 	}
@@ -173,6 +174,7 @@ func (d *dev) run(ctx context.Context) error {
 	parts := []func(context.Context) error{
 		func(ctx context.Context) error { return worker.Run(ctx, p.db, p.temporal, wc) },
 		func(ctx context.Context) error { return p.serve(ctx, l, polls) },
+		p.sweep,
 		func(ctx context.Context) error { d.welcome(l.Addr()); <-ctx.Done(); return nil },
 	}
 	for _, started := range d.parts {

@@ -34,7 +34,7 @@ func ready(needs ...need) func(context.Context) error {
 }
 
 // needs is what API and worker need beside Postgres.
-func (p plant) needs() []need { return []need{p.hasNamespace, p.hasAttributes()} }
+func (p plant) needs() []need { return []need{p.hasNamespace, p.hasAttributes(), p.keepsFiles} }
 
 func (p plant) hasNamespace(ctx context.Context) error {
 	_, err := p.temporal.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: p.namespace})

@@ -67,6 +67,7 @@ type plant struct {
 	db       *store.DB
 	temporal client.Client
 	outbox   *relay.Relay
+	files    fileStore
 
 	metrics *prometheus.Registry
 
@@ -81,6 +82,9 @@ func connect(ctx context.Context, cfg config) (p plant, closeAll func(), err err
 	p.outbox, p.cfg, p.namespace, p.delay = relay.New(), cfg, cfg.TemporalNamespace, cfg.DrainDelay
 	sc := cfg.store()
 	sc.OnNudge = p.outbox.Kick
+	if p.files, err = openFiles(ctx, cfg); err != nil {
+		return p, nil, err
+	}
 	if p.db, err = openStore(ctx, sc); err != nil {
 		return p, nil, err
 	}
@@ -111,13 +115,14 @@ func runAPI(ctx context.Context, cfg config, _ []string) error {
 		return fmt.Errorf("BOBBIN_ADDR: %w", err)
 	}
 	slog.Info("API listens", "addr", l.Addr().String())
-	return p.run(ctx, func(ctx context.Context) error { return p.serve(ctx, l) })
+	return p.run(ctx, func(ctx context.Context) error { return p.serve(ctx, l) }, p.sweep)
 }
 
 // serve answers HTTP until ctx ends. Balancers hear of that first; requests under way are finished, event streams are ended.
 func (p plant) serve(ctx context.Context, l net.Listener, needs ...need) error {
 	cfg := api.Config{Store: p.db, Done: ctx.Done(), Version: version, Metrics: p.metrics, Ready: ready(append(p.needs(), needs...)...)}
 	cfg.Rate, cfg.Burst, cfg.AuthFailures, cfg.TrustedProxies = p.cfg.Rate, p.cfg.Burst, p.cfg.AuthFailures, p.cfg.TrustedProxies
+	cfg.Files, cfg.FileTypes, cfg.TransferTimeout, cfg.Limits.File = p.files, p.cfg.FileTypes, p.cfg.TransferTimeout, p.cfg.MaxFile
 	if p.local {
 		cfg.LocalKey, cfg.LocalOwner = devKey, devOwner
 	}
@@ -145,6 +150,7 @@ func runWorker(ctx context.Context, cfg config, _ []string) error {
 		return err
 	}
 	defer closeAll()
+	wc.Activities.Files = p.files
 	polls := p.watch(&wc)
 	if cfg.WorkerAddr != "" {
 		l, err := net.Listen("tcp", cfg.WorkerAddr)

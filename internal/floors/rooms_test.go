@@ -25,14 +25,18 @@ var helpers = []string{"store/storetest", "llm/scripted", "channels/channelstest
 
 // adapters are floor 4 without its test helpers.
 var adapters = []string{
-	"store", "llm", "tools", "tools/mcphost", "tools/browser", "tools/sandbox", "tools/search",
+	"store", "files", "llm", "tools", "tools/mcphost", "tools/browser", "tools/sandbox", "tools/search",
 	"channels", "channels/telegram", "channels/whatsapp", "channels/twilio", "vault",
 }
 
 var (
 	tool    = []string{"thread", "tools"}
 	channel = []string{"thread", "channels"}
+<<<<<<< HEAD
 	http    = []string{"contract", "thread", "research", "tracing", "store", "channels", "vault", "web", "api/..."}
+=======
+	http    = []string{"contract", "thread", "research", "store", "files", "channels", "vault", "web", "api/..."}
+>>>>>>> 3399b16 (files: uploads, in a folder or a bucket, and attachments that the model reads)
 )
 
 // house is the import table.
@@ -52,6 +56,7 @@ var house = []room{
 	// Floor 4: adapters, one outside system each.
 	{at: "store", ours: []string{"thread", "research", "migrations", "tracing"}},
 	{at: "store/storetest", ours: []string{"thread", "store", "migrations", "embedded/..."}},
+	{at: "files", ours: []string{"thread"}},
 	{at: "llm", ours: []string{"thread"}},
 	{at: "llm/scripted", ours: []string{"thread"}, tests: []string{"llm"}}, // the client must find it as strict as the provider
 	{at: "tools", ours: []string{"thread"}},
@@ -96,6 +101,8 @@ var temporal = []string{"activities", "workflows", "relay", "worker", "api/...",
 var owners = []owner{
 	{module: "github.com/jackc/pgx", rooms: []string{"store/...", "embedded/...", "bench/...", "e2e/..."}, tests: []string{"migrations"}},
 	{module: "github.com/pressly/goose", rooms: []string{"store/..."}, tests: []string{"migrations"}},
+	{module: "github.com/aws/aws-sdk-go-v2", rooms: []string{"files"}},
+	{module: "github.com/klippa-app/go-pdfium", rooms: []string{"files"}},
 	{module: "github.com/sashabaranov/go-openai", rooms: []string{"llm"}},
 	{module: "github.com/gin-gonic/gin", rooms: []string{"api/..."}},
 	{module: "github.com/gin-contrib", rooms: []string{"api/..."}},

@@ -33,9 +33,10 @@ type Request struct {
 // A Message is one message of a request.
 type Message struct {
 	Role   string
-	Text   string // content; of several parts the texts, joined
-	Calls  []Call // of an assistant
-	CallID string // of a tool
+	Text   string   // content; of several parts the texts, joined
+	Images []string // URLs of the pictures among the parts
+	Calls  []Call   // of an assistant
+	CallID string   // of a tool
 }
 
 // A Call is one tool call.
@@ -160,7 +161,8 @@ func parse(header http.Header, body []byte) (Request, error) {
 	}
 	r := Request{Header: header, Body: body, Model: w.Model, Stream: w.Stream, Usage: w.StreamOptions.IncludeUsage}
 	for _, m := range w.Messages {
-		msg := Message{Role: m.Role, Text: contentText(m.Content), CallID: m.CallID}
+		msg := Message{Role: m.Role, CallID: m.CallID}
+		msg.Text, msg.Images = content(m.Content)
 		for _, c := range m.Calls {
 			msg.Calls = append(msg.Calls, Call{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
@@ -172,18 +174,22 @@ func parse(header http.Header, body []byte) (Request, error) {
 	return r, nil
 }
 
-// contentText returns the text of a message's content: a string, or the texts of its parts.
-func contentText(raw json.RawMessage) string {
-	var s string
-	if json.Unmarshal(raw, &s) == nil {
-		return s
+// content returns the text of a message's content, a string or the texts of its parts, and the pictures among them.
+func content(raw json.RawMessage) (text string, images []string) {
+	if json.Unmarshal(raw, &text) == nil {
+		return text, nil
 	}
 	var parts []struct {
-		Text string `json:"text"`
+		Text  string `json:"text"`
+		Image struct {
+			URL string `json:"url"`
+		} `json:"image_url"`
 	}
 	_ = json.Unmarshal(raw, &parts) // absent: no text
 	for _, p := range parts {
-		s += p.Text
+		if text += p.Text; p.Image.URL != "" {
+			images = append(images, p.Image.URL)
+		}
 	}
-	return s
+	return text, images
 }

@@ -2,6 +2,7 @@ package scripted
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -376,13 +377,13 @@ func checkContent(path, role string, m object) *Refusal {
 		}
 		return nil
 	case []any:
-		return checkParts(path, content)
+		return checkParts(path, role, content)
 	default:
 		return wrongType(path, "one of a string or array of objects", content)
 	}
 }
 
-func checkParts(path string, parts []any) *Refusal {
+func checkParts(path, role string, parts []any) *Refusal {
 	if len(parts) == 0 {
 		return invalid(path, "empty_array", "Invalid '%s': empty array. Expected an array with minimum length 1, but got an empty array instead.", path)
 	}
@@ -392,13 +393,46 @@ func checkParts(path string, parts []any) *Refusal {
 		switch {
 		case !ok:
 			return wrongType(at, "an object", v)
-		case p["type"] == "text" && is[string](p["text"]), p["type"] == "image_url" && is[object](p["image_url"]):
+		case p["type"] == "text":
+			if text, ok := p["text"].(string); !ok || strings.TrimSpace(text) == "" {
+				return invalid(at+".text", "invalid_value", "%s: text content blocks must contain non-whitespace text.", at)
+			}
+		case p["type"] == "image_url" && role == "user":
+			if r := checkImage(at+".image_url", p["image_url"]); r != nil {
+				return r
+			}
 		default:
 			return invalid(at+".type", "invalid_value", "Invalid value: '%v'. Supported values are: 'text' and 'image_url'.", p["type"])
 		}
 	}
 	return nil
 }
+
+// checkImage: https://platform.openai.com/docs/guides/images-vision (image input requirements)
+func checkImage(path string, v any) *Refusal {
+	image, ok := v.(object)
+	if !ok {
+		return wrongType(path, "an object", v)
+	}
+	if f := unknownField(image, "url", "detail"); f != "" {
+		return invalid(path+"."+f, "unknown_parameter", "Unknown parameter: '%s.%s'.", path, f)
+	}
+	url, _ := image["url"].(string)
+	if strings.HasPrefix(url, "https://") {
+		return nil
+	}
+	head, encoded, _ := strings.Cut(url, ";base64,")
+	raw, err := base64.StdEncoding.DecodeString(encoded)
+	if !strings.HasPrefix(head, "data:image/") || err != nil {
+		return invalid(path+".url", "invalid_base64_image", "Invalid base64 image_url.")
+	}
+	if found := http.DetectContentType(raw); "data:"+found != head || !slices.Contains(imageTypes, found) {
+		return invalid(path+".url", "invalid_image_format", "You uploaded an unsupported image. Please make sure your image has of one the following formats: ['png', 'jpeg', 'gif', 'webp'].")
+	}
+	return nil
+}
+
+var imageTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 func checkName(path string, v any) (string, *Refusal) {
 	name, ok := v.(string)

@@ -44,7 +44,7 @@ func TestCheckAcceptsWhatTheProviderAccepts(t *testing.T) {
 	for name, b := range map[string]string{
 		"AQuestion":                     body(hi),
 		"EveryRole":                     body(`{"role":"system","content":"s"},{"role":"developer","content":"d"},` + hi + `,{"role":"assistant","content":"a"},` + hi),
-		"PartsAsContent":                body(`{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:"}}]}`),
+		"PartsAsContent":                body(`{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="}}]}`),
 		"CallsAndResultsInAnyOrder":     body(hi + "," + asks("a", "b") + "," + answers("b") + "," + answers("a")),
 		"NullContentBesideCalls":        body(hi + `,` + strings.Replace(asks("a"), `"assistant"`, `"assistant","content":null`, 1) + "," + answers("a")),
 		"AnEmptyResult":                 body(hi + "," + asks("a") + `,{"role":"tool","tool_call_id":"a","content":""}`),

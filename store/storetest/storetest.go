@@ -60,6 +60,38 @@ func DSN(t testing.TB) string {
 	return create(t, name)
 }
 
+// AddFiles makes rows of stored files of an owner, without content.
+func AddFiles(t testing.TB, dsn, ownerID string, ids ...string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatalf("add files: %v", err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	if _, err := conn.Exec(t.Context(), `
+		INSERT INTO files (id, owner_id, name, type, size, sha256, state)
+		SELECT id, $1, id || '.txt', 'text/plain', 5, repeat('0', 64), 'stored' FROM unnest($2::text[]) id
+		ON CONFLICT DO NOTHING`, ownerID, ids); err != nil {
+		t.Fatalf("add files: %v", err)
+	}
+}
+
+// Files lists the ids of all files that have a row, whatever their state.
+func Files(t testing.TB, dsn string) []string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatalf("list files: %v", err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	rows, _ := conn.Query(t.Context(), `SELECT id FROM files ORDER BY id`)
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("list files: %v", err)
+	}
+	return list
+}
+
 // Empty makes a fresh database without a schema and returns its address.
 func Empty(t testing.TB) string {
 	t.Helper()
