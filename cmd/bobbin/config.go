@@ -91,11 +91,10 @@ type config struct {
 	WorkerAddr string        `env:"BOBBIN_WORKER_ADDR"`
 	DrainDelay time.Duration `env:"BOBBIN_DRAIN_DELAY" envDefault:"1s"`
 
-<<<<<<< HEAD
 	// The exporters read the other OTEL_ variables by themselves.
 	TraceEndpoint string `env:"OTEL_EXPORTER_OTLP_ENDPOINT"`
 	TraceProtocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf"`
-=======
+
 	FilesDir        string        `env:"BOBBIN_FILES_DIR"`
 	FilesBucket     string        `env:"BOBBIN_FILES_BUCKET"`
 	FilesEndpoint   string        `env:"BOBBIN_FILES_ENDPOINT"`
@@ -112,7 +111,6 @@ type config struct {
 	Vision          string        `env:"BOBBIN_MODEL_VISION" envDefault:"auto"`
 	MaxImages       int           `env:"BOBBIN_MODEL_MAX_IMAGES" envDefault:"5"`
 	MaxImage        int64         `env:"BOBBIN_MODEL_MAX_IMAGE_BYTES" envDefault:"5242880"`
->>>>>>> 3399b16 (files: uploads, in a folder or a bucket, and attachments that the model reads)
 
 	// Of `bobbin chat`.
 	URL string `env:"BOBBIN_URL" envDefault:"http://127.0.0.1:8080"`

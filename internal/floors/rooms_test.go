@@ -32,11 +32,7 @@ var adapters = []string{
 var (
 	tool    = []string{"thread", "tools"}
 	channel = []string{"thread", "channels"}
-<<<<<<< HEAD
-	http    = []string{"contract", "thread", "research", "tracing", "store", "channels", "vault", "web", "api/..."}
-=======
-	http    = []string{"contract", "thread", "research", "store", "files", "channels", "vault", "web", "api/..."}
->>>>>>> 3399b16 (files: uploads, in a folder or a bucket, and attachments that the model reads)
+	http    = []string{"contract", "thread", "research", "tracing", "store", "files", "channels", "vault", "web", "api/..."}
 )
 
 // house is the import table.
