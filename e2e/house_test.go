@@ -132,6 +132,7 @@ func openOn(t *testing.T, srv *temporal.Server, env ...string) *house {
 	require.NoError(t, err)
 	t.Cleanup(h.sql.Close)
 	require.NoError(t, h.db.EnsureKey(t.Context(), owner, "e2e", apiKey))
+	h.stock("fil_1", "fil_7")
 	h.line = newLine(t, srv.Address())
 	h.openNamespace(srv.Address())
 	h.openModel()
@@ -144,6 +145,17 @@ func openOn(t *testing.T, srv *temporal.Server, env ...string) *house {
 	}, append(h.env, env...)...)
 	t.Cleanup(h.close)
 	return h
+}
+
+// stock puts small texts where uploads of the owner would stand, for tests that are not about files.
+func (h *house) stock(ids ...string) {
+	h.t.Helper()
+	storetest.AddFiles(h.t, h.dsn, owner, ids...)
+	dir := filepath.Join(h.dir, ".bobbin", "files")
+	require.NoError(h.t, os.MkdirAll(dir, 0o700))
+	for _, id := range ids {
+		require.NoError(h.t, os.WriteFile(filepath.Join(dir, id), []byte("words"), 0o600))
+	}
 }
 
 // openModel serves the scripted provider. It is closed first, so that no worker waits for it.

@@ -13,25 +13,25 @@ import (
 // refusedImage stands for the pictures of a request that a provider refused.
 const refusedImage = "This picture is not shown: the model's provider refused it."
 
-// user renders what a person said, with the files that came with it. Without a picture to show it is one text, as every
-// provider takes it; with one it is parts. https://platform.openai.com/docs/api-reference/chat/create (messages, content)
-func (s *shaper) user(e thread.Entry) {
-	if len(e.Files) == 0 {
-		s.say(openai.ChatMessageRoleUser, or(clean(e.Text), emptyUser))
+// filesNote begins the message that shows what came with the person's message above it.
+const filesNote = NoteTag + "Files that came with the message above:"
+
+// attached renders the files of a user entry, as a message of their own, so that what the person wrote stays as it was. Without
+// a picture to show it is one text, as every provider takes it; with one it is parts:
+// https://platform.openai.com/docs/api-reference/chat/create (messages, content)
+func (s *shaper) attached(files []thread.Attached) {
+	if len(files) == 0 {
 		return
 	}
 	var parts []openai.ChatMessagePart
-	var texts []string
+	texts := []string{filesNote}
 	flush := func() {
 		if len(texts) > 0 {
 			parts = append(parts, openai.ChatMessagePart{Type: openai.ChatMessagePartTypeText, Text: strings.Join(texts, "\n\n")})
 			texts = nil
 		}
 	}
-	if text := clean(e.Text); strings.TrimSpace(text) != "" {
-		texts = append(texts, text)
-	}
-	for _, f := range e.Files {
+	for _, f := range files {
 		if texts = append(texts, s.file(f)); s.shows(f) {
 			flush()
 			parts = append(parts, openai.ChatMessagePart{
@@ -65,9 +65,6 @@ func (s *shaper) file(f thread.Attached) string {
 	}
 	if len(body) == 0 {
 		return head + "/>"
-	}
-	if note != "" {
-		body[0] = NoteTag + body[0]
 	}
 	return head + ">\n" + strings.Join(body, "\n") + "\n</file>"
 }

@@ -29,14 +29,14 @@ func TestFilesWithoutAPictureAreOneText(t *testing.T) {
 	e := thread.Entry{Kind: thread.EntryUser, Text: "Look:", Files: []thread.Attached{text, broken, attached("d.png", "image/png")}}
 	messages, images := shape(thread.Prompt{Entries: []thread.Entry{e}}, toolNames{}, false)
 	require.Zero(t, images)
-	require.Equal(t, []openai.ChatCompletionMessage{{Role: "user", Content: `Look:
+	require.Equal(t, []openai.ChatCompletionMessage{{Role: "user", Content: "Look:"}, {Role: "user", Content: `[Bobbin] Files that came with the message above:
 
 <file id="fil_1" name="a \"b\".txt" type="text/plain" bytes="7">
 wool
 </file>
 
 <file id="fil_1" name="c.pdf" type="application/pdf" bytes="7">
-[Bobbin] This PDF is damaged.
+This PDF is damaged.
 </file>
 
 <file id="fil_1" name="d.png" type="image/png" bytes="7"/>`}}, messages)
@@ -49,7 +49,7 @@ func TestAPictureIsAPartBetweenTexts(t *testing.T) {
 	e := thread.Entry{Kind: thread.EntryUser, Files: []thread.Attached{picture, text}}
 	messages, images := shape(thread.Prompt{Entries: []thread.Entry{e}}, toolNames{}, false)
 	require.Equal(t, 1, images)
-	parts := messages[0].MultiContent
+	parts := messages[1].MultiContent
 	require.Len(t, parts, 3)
 	require.Contains(t, parts[0].Text, `name="a.png"`)
 	require.Equal(t, "data:image/png;base64,"+base64.StdEncoding.EncodeToString([]byte(pixel)), parts[1].ImageURL.URL)
@@ -60,7 +60,7 @@ func TestAPictureIsAPartBetweenTexts(t *testing.T) {
 
 	messages, images = shape(thread.Prompt{Entries: []thread.Entry{e}}, toolNames{}, true)
 	require.Zero(t, images)
-	require.Contains(t, messages[0].Content, refusedImage)
+	require.Contains(t, messages[1].Content, refusedImage)
 }
 
 func TestAPictureThatIsRefusedIsOnlyNamed(t *testing.T) {
@@ -84,9 +84,9 @@ func TestAPictureThatIsRefusedIsOnlyNamed(t *testing.T) {
 	ask(bad)
 	require.EqualValues(t, 2, calls.Load())
 	requests := provider.Requests()
-	require.Empty(t, requests[0].Messages[0].Images)
-	require.True(t, strings.Contains(requests[0].Messages[0].Text, "provider refused it"))
+	require.Empty(t, requests[0].Messages[1].Images)
+	require.True(t, strings.Contains(requests[0].Messages[1].Text, "provider refused it"))
 	ask(good)
 	require.EqualValues(t, 3, calls.Load(), "it is not remembered against other pictures")
-	require.Len(t, provider.Requests()[1].Messages[0].Images, 1)
+	require.Len(t, provider.Requests()[1].Messages[1].Images, 1)
 }

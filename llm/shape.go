@@ -38,8 +38,8 @@ const (
 //     gets a text that says so; arguments that are no JSON object go out as {}.
 //   - An assistant message has text or calls; an entry with neither is left out. Reasoning is not sent back.
 //   - Ids are unique in the whole request and at most 40 characters; names fit ^[a-zA-Z0-9_-]{1,64}$.
-//   - Texts are valid UTF-8 without NUL, never empty, and otherwise exactly as they are: one user or note entry is one message,
-//     with the files that came with it.
+//   - Texts are valid UTF-8 without NUL, never empty, and otherwise exactly as they are: one user or note entry is one message.
+//   - The files that came with a user entry are one message more, behind it.
 //   - The last message is not the assistant's, and there is one besides the system's.
 //
 // The same entries give the same messages, and more entries only append, so that providers can cache the prefix. (The
@@ -79,7 +79,8 @@ func (s *shaper) say(role, text string) {
 func (s *shaper) entry(e thread.Entry) {
 	switch e.Kind {
 	case thread.EntryUser:
-		s.user(e)
+		s.say(openai.ChatMessageRoleUser, or(clean(e.Text), emptyUser))
+		s.attached(e.Files)
 	case thread.EntryAssistant:
 		s.assistant(e)
 	default: // a note, or a kind that is not known yet
