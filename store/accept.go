@@ -192,7 +192,11 @@ func (a *accept) startTurn() (Accepted, error) {
 		return Accepted{}, err
 	}
 	a.emitMessage(thread.EventMessageCreated, m)
-	a.claim(a.b, a.held, turn, m)
+	a.start(turn)
+	insertTurn(a.b, turn)
+	a.insertMessage(m, a.delivered(m, turn))
+	a.name(a.b, a.held, turn)
+	a.appendEntries(a.b, turn, entriesOf(m, turn))
 	a.nudge(NudgeWork, turn.ID)
 	return Accepted{Message: m, Disposition: thread.DisposedTurn, TurnID: turn.ID}, nil
 }
@@ -230,6 +234,8 @@ func (a *accept) wait(rank int64) (Accepted, error) {
 	if err != nil {
 		return Accepted{}, err
 	}
+	insertTurn(a.b, turn)
+	a.insertMessage(m, 0)
 	a.emitMessage(thread.EventMessageCreated, m)
 	a.emitTurn(thread.EventTurnQueued, &turn.Turn)
 	a.nudge(NudgeWork, turn.ID)
@@ -262,28 +268,32 @@ func (a *accept) newTurn(rank int64, mode thread.Mode) *turnRow {
 		Mode: defaulted(mode, thread.Chat), Status: thread.TurnQueued, ReplyChannel: a.in.Channel, CreatedAt: a.now, Trace: a.trace,
 	}}
 	turn.urgent = a.in.Delivery == thread.DeliverInterrupt
-	insertTurn(a.b, turn)
 	return turn
 }
 
-// newMessage writes the message as queued. A claim in the same transaction delivers it.
+// newMessage makes a queued message.
 func (a *accept) newMessage(turnID string) (*thread.Message, error) {
 	m := &thread.Message{
 		ID: newID("msg"), Role: thread.RoleUser, Text: a.in.Text, State: thread.MessageQueued, TurnID: turnID,
 		Channel: a.in.Channel, ReplyTo: a.in.ReplyTo, CreatedAt: a.now,
-		Attachments: a.in.Attachments, Mentions: a.in.Mentions,
+		Attachments: a.in.Attachments, Mentions: a.in.Mentions, Parts: []thread.Part{a.part()},
 	}
 	if err := a.checkAttachments(m); err != nil {
 		return nil, err
 	}
+	return m, nil
+}
+
+// insertMessage writes a message; seq is that of the event that delivered it, 0 where it waits.
+func (a *accept) insertMessage(m *thread.Message, seq int64) {
 	a.b.Queue(`
-		INSERT INTO messages (id, thread_id, turn_id, role, state, channel, text, reply_to, created_at)
-		VALUES (@id, @thread, @turn, 'user', 'queued', @channel, @text, NULLIF(@reply, ''), @now)`,
+		INSERT INTO messages (id, thread_id, turn_id, role, state, channel, text, reply_to, created_at, seq)
+		VALUES (@id, @thread, @turn, 'user', @state, @channel, @text, NULLIF(@reply, ''), @now, NULLIF(@seq::bigint, 0))`,
 		pgx.NamedArgs{
-			"id": m.ID, "thread": a.threadID, "turn": turnID, "channel": m.Channel, "text": m.Text, "reply": m.ReplyTo, "now": a.now,
+			"id": m.ID, "thread": a.threadID, "turn": m.TurnID, "state": string(m.State), "channel": m.Channel, "text": m.Text,
+			"reply": m.ReplyTo, "now": a.now, "seq": seq,
 		})
 	a.writePart(m)
-	return m, nil
 }
 
 func (a *accept) newSteering(turnID string) (*thread.Message, error) {
@@ -291,6 +301,7 @@ func (a *accept) newSteering(turnID string) (*thread.Message, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.insertMessage(m, 0)
 	a.b.Queue(`INSERT INTO steering (thread_id, message_id, state) VALUES ($1, $2, 'queued')`, a.threadID, m.ID)
 	a.emitMessage(thread.EventMessageCreated, m)
 	return m, nil
@@ -298,7 +309,7 @@ func (a *accept) newSteering(turnID string) (*thread.Message, error) {
 
 // appendTo adds the message as a further part of m, which still waits.
 func (a *accept) appendTo(m *thread.Message) error {
-	m.Text = joinTexts(m.Text, a.in.Text)
+	m.Text, m.Parts = joinTexts(m.Text, a.in.Text), append(m.Parts, a.part())
 	m.Attachments = unique(append(m.Attachments, a.in.Attachments...))
 	m.Mentions = unique(append(m.Mentions, a.in.Mentions...))
 	if n := utf8.RuneCountInString(m.Text); n > a.db.cfg.MaxText {
@@ -313,8 +324,12 @@ func (a *accept) appendTo(m *thread.Message) error {
 	return nil
 }
 
+func (a *accept) part() thread.Part {
+	return thread.Part{Text: a.in.Text, SentAt: a.now, ClientID: a.in.Key}
+}
+
+// writePart writes the last part of m.
 func (a *accept) writePart(m *thread.Message) {
-	m.Parts = append(m.Parts, thread.Part{Text: a.in.Text, SentAt: a.now, ClientID: a.in.Key})
 	a.b.Queue(`
 		INSERT INTO message_parts (message_id, n, text, client_id, sent_at)
 		VALUES (@message, @n, @text, NULLIF(@client, ''), @now)`,
@@ -457,15 +472,16 @@ func unique(list []string) []string {
 	return out
 }
 
+// insertTurn writes a turn, which waits or has been started.
 func insertTurn(b *pgx.Batch, t *turnRow) {
 	b.Queue(`
 		INSERT INTO turns (id, thread_id, source, kind, mode, status, rank, follow_up_of, reply_channel, created_at, driven_at,
-			history_end, urgent, trace)
-		VALUES (@id, @thread, @source, @kind, @mode, 'queued', @rank, NULLIF(@of, ''), @channel, @now, @now, @history, @urgent, @trace)`,
+			history_end, urgent, trace, attempt, started_at, limit_since)
+		VALUES (@id, @thread, @source, @kind, @mode, @status, @rank, NULLIF(@of, ''), @channel, @now, @now, @history, @urgent, @trace,
+			@attempt, @started, @started)`,
 		pgx.NamedArgs{
-			"trace": t.Trace,
-			"id":    t.ID, "thread": t.ThreadID, "source": string(t.Source), "kind": string(t.Kind), "mode": string(t.Mode),
-			"rank": t.rank, "of": t.FollowUpOf, "channel": t.ReplyChannel, "now": t.CreatedAt, "history": t.historyEnd,
-			"urgent": t.urgent,
+			"id": t.ID, "thread": t.ThreadID, "source": string(t.Source), "kind": string(t.Kind), "mode": string(t.Mode),
+			"status": string(t.Status), "rank": t.rank, "of": t.FollowUpOf, "channel": t.ReplyChannel, "now": t.CreatedAt,
+			"history": t.historyEnd, "urgent": t.urgent, "trace": t.Trace, "attempt": t.Attempt, "started": t.StartedAt,
 		})
 }

@@ -81,8 +81,7 @@ func (t *tx) claimNext(b *pgx.Batch, h *held) *thread.Turn {
 // claim makes the run row name turn, and delivers m, the request it waited with (nil: a retry, which has its request).
 func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
 	t.setRunning(b, turn)
-	b.Queue(`UPDATE runs SET turn_id = $2, stopping = false WHERE thread_id = $1`, h.threadID, turn.ID)
-	h.runningID, h.stopping, h.running = turn.ID, false, turn
+	t.name(b, h, turn)
 	if m != nil {
 		t.deliver(b, m, turn)
 	} else {
@@ -91,6 +90,12 @@ func (t *tx) claim(b *pgx.Batch, h *held, turn *turnRow, m *thread.Message) {
 	if turn.limit.WrapUpWarned {
 		t.appendEntries(b, turn, []thread.Entry{{Kind: thread.EntryNote, TurnID: turn.ID, Text: unwarn}})
 	}
+}
+
+// name makes the run row name turn.
+func (t *tx) name(b *pgx.Batch, h *held, turn *turnRow) {
+	b.Queue(`UPDATE runs SET turn_id = $2, stopping = false WHERE thread_id = $1`, h.threadID, turn.ID)
+	h.runningID, h.stopping, h.running = turn.ID, false, turn
 }
 
 // takeUpAgain says which request is answered where others were answered since.
@@ -108,34 +113,51 @@ func (t *tx) takeUpAgain(b *pgx.Batch, turn *turnRow) {
 // setRunning moves a queued turn to running. Its limits count from now, and so do the tries of the round under way; model
 // attempts go on counting, so that no delta of an earlier claim passes for one of this.
 func (t *tx) setRunning(b *pgx.Batch, turn *turnRow) {
-	turn.Status, turn.retryAt = thread.TurnRunning, nil
-	turn.Attempt++
-	if turn.StartedAt == nil {
-		turn.StartedAt = &t.now
-	}
+	t.start(turn)
 	b.Queue(`
 		UPDATE turns
 		SET status = 'running', attempt = attempt + 1, started_at = COALESCE(started_at, @now), driven_at = @now, retry_at = NULL, urgent = false, stopping = false,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
 			tool_failures = '{}', wrap_up_warned = false, refused_tokens = 0, summary_failed = false, barren = 0, model_failures = 0, error_code = NULL, error_detail = NULL
 		WHERE id = @turn AND status = 'queued'`, pgx.NamedArgs{"turn": turn.ID, "now": t.now})
+}
+
+// start makes a queued turn a running one, and tells. The caller writes it.
+func (t *tx) start(turn *turnRow) {
+	turn.Status, turn.retryAt, turn.urgent = thread.TurnRunning, nil, false
+	turn.Attempt++
+	if turn.StartedAt == nil {
+		turn.StartedAt = &t.now
+	}
 	t.emitTurn(thread.EventTurnStarted, &turn.Turn)
 }
 
 // deliver marks a waiting message as loaded by turn, moves its time to now, and appends it to the turn's session. It
 // returns the entries that it appended, without positions.
 func (t *tx) deliver(b *pgx.Batch, m *thread.Message, turn *turnRow) []thread.Entry {
-	m.State, m.TurnID, m.CreatedAt = thread.MessageDelivered, turn.ID, t.now
-	seq := t.emitMessage(thread.EventMessageDelivered, m)
+	seq := t.delivered(m, turn)
 	b.Queue(`
 		UPDATE messages
 		SET state = 'delivered', turn_id = @turn, created_at = @now, seq = @seq
 		WHERE id = @id AND state = 'queued'`, pgx.NamedArgs{"id": m.ID, "turn": turn.ID, "now": t.now, "seq": seq})
+	entries := entriesOf(m, turn)
+	t.appendEntries(b, turn, entries)
+	return entries
+}
+
+// delivered makes a waiting message one that turn has loaded, and tells. It returns the number of the event, which is the
+// message's place. The caller writes it.
+func (t *tx) delivered(m *thread.Message, turn *turnRow) int64 {
+	m.State, m.TurnID, m.CreatedAt = thread.MessageDelivered, turn.ID, t.now
+	return t.emitMessage(thread.EventMessageDelivered, m)
+}
+
+// entriesOf is what a message is in the session of the turn that loads it.
+func entriesOf(m *thread.Message, turn *turnRow) []thread.Entry {
 	entries := []thread.Entry{{Kind: thread.EntryUser, TurnID: turn.ID, MessageID: m.ID, Text: m.Text}}
 	for _, note := range messageNotes(m) {
 		entries = append(entries, thread.Entry{Kind: thread.EntryNote, TurnID: turn.ID, Text: note})
 	}
-	t.appendEntries(b, turn, entries)
 	return entries
 }
 

@@ -20,8 +20,9 @@ type held struct {
 	stopping  bool
 	running   *turnRow
 
-	steeringID int64 // 0: nothing is queued
-	steering   *thread.Message
+	steeringID      int64 // 0: nothing is queued
+	steeringMessage string
+	steering        *thread.Message
 
 	head    *turnRow // the waiting turn that is next
 	headMsg *thread.Message
@@ -53,12 +54,12 @@ func (h *held) queueLocks(b *pgx.Batch) {
 		WHERE thread_id = $1
 		FOR NO KEY UPDATE`, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.runningID, &h.stopping) })
 	b.Queue(`
-		SELECT id
+		SELECT id, message_id
 		FROM steering
 		WHERE thread_id = $1 AND state = 'queued'
 		FOR UPDATE`, h.threadID).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
-			if err := rows.Scan(&h.steeringID); err != nil {
+			if err := rows.Scan(&h.steeringID, &h.steeringMessage); err != nil {
 				return err
 			}
 		}
@@ -70,16 +71,62 @@ func (h *held) queueReads(b *pgx.Batch) {
 	b.Queue(`SELECT owner_id, home, status = 'archived' FROM threads WHERE id = $1`, h.threadID).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&h.ownerID, &h.home, &h.archived)
 	})
-	b.Queue(`SELECT`+messageColumns+`
-		FROM steering s
-		JOIN messages m ON m.id = s.message_id
-		WHERE s.thread_id = $1 AND s.state = 'queued'`, h.threadID).Query(first(&h.steering, scanMessage))
 	b.Queue(`SELECT`+turnColumns+`
-		FROM runs r
-		JOIN turns t ON t.id = r.turn_id
-		WHERE r.thread_id = $1`, h.threadID).Query(first(&h.running, scanTurn))
-	queueWaiting(b, h.threadID, "true", "ASC", &h.head, &h.headMsg)
-	queueWaiting(b, h.threadID, "true", "DESC", &h.last, &h.lastMsg)
+		FROM turns t
+		WHERE t.id = ANY (`+lineOf+`)
+		ORDER BY t.rank`, h.threadID).Query(h.readTurns)
+	b.Queue(`SELECT`+messageColumns+`
+		FROM messages m
+		WHERE m.turn_id = ANY (`+lineOf+`) AND m.state = 'queued'`, h.threadID).Query(h.readMessages)
+}
+
+// lineOf are the turn that the run row names and the first and the last of those that wait. Statements are what an
+// operation costs, so one reads all that may be there; more often than not it is nothing.
+const lineOf = `ARRAY(
+			SELECT turn_id FROM runs WHERE thread_id = $1
+			UNION ALL
+			(SELECT id FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued' ORDER BY rank LIMIT 1)
+			UNION ALL
+			(SELECT id FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued' ORDER BY rank DESC LIMIT 1))`
+
+func (h *held) readTurns(rows pgx.Rows) error {
+	var line []*turnRow
+	h.running, h.head, h.last = nil, nil, nil
+	if err := collect(&line, scanTurn)(rows); err != nil {
+		return err
+	}
+	for _, turn := range line {
+		switch {
+		case turn.ID == h.runningID:
+			h.running = turn
+		case h.head == nil:
+			h.head, h.last = turn, turn
+		default:
+			h.last = turn
+		}
+	}
+	return nil
+}
+
+func (h *held) readMessages(rows pgx.Rows) error {
+	var waiting []*thread.Message
+	h.steering, h.headMsg, h.lastMsg = nil, nil, nil
+	if err := collect(&waiting, scanMessage)(rows); err != nil {
+		return err
+	}
+	for _, m := range waiting {
+		if m.ID == h.steeringMessage {
+			h.steering = m
+			continue
+		}
+		if h.head != nil && m.TurnID == h.head.ID {
+			h.headMsg = m
+		}
+		if h.last != nil && m.TurnID == h.last.ID {
+			h.lastMsg = m
+		}
+	}
+	return nil
 }
 
 // queueWaiting reads the first waiting conversation turn of those that which is true of, by rank, and the message that
