@@ -63,7 +63,7 @@ func TestAPageLoadedAfterTheWorkerDiedSeesTheTurnRunAndThenItsAnswer(t *testing.
 		return out.Undriven == 1 && out.Workers == 0
 	})
 	h.worker()
-	go step(g, 4)
+	close(g)
 	c.answered(first.TurnID)
 	_, err = page.await(func(e event) bool { return e.Name == thread.EventAnswerCompleted })
 	require.NoError(t, err)
@@ -76,7 +76,11 @@ func TestAPageLoadedAfterTheWorkerDiedSeesTheTurnRunAndThenItsAnswer(t *testing.
 // Who started a turn may be gone: another client follows it from its beginning, stops it, and the provider is let go.
 func TestATurnOfAClientThatLeftIsFollowedAndStoppedByAnother(t *testing.T) {
 	t.Parallel()
-	h := furnish(t)
+	h := open(t)
+	h.migrate()
+	h.api()
+	_, operator := h.operated()
+	h.ready(operator)
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: []string{"It ", "goes ", "on."}, Fault: scripted.Hang, After: 2}))
 	first := c.start("Go on and on.")
 	hung := h.request(c.marker, 1)
@@ -92,6 +96,19 @@ func TestATurnOfAClientThatLeftIsFollowedAndStoppedByAnother(t *testing.T) {
 	require.False(t, end.Gone.IsZero(), "the provider sees its connection closed")
 	_, err = second.await(func(e event) bool { return e.Name == thread.EventTurnCancelled && e.TurnID == first.TurnID })
 	require.NoError(t, err)
+	h.until("the worker's metrics to show it", func() bool {
+		_, shown := get(operator + "/metrics")
+		for _, line := range []string{
+			"bobbin_stop_seconds_count 1", `bobbin_turns_ended_total{code="",source="user",status="cancelled"} 1`, "bobbin_workers 1",
+			`bobbin_model_call_seconds_count{model="scripted",result="cut_off"} 1`, `bobbin_worker_slots_used{kind="stint"} 0`,
+			`bobbin_model_first_text_seconds_count{model="scripted"} 1`, `bobbin_waiting{what="undriven"} 0`,
+		} {
+			if !strings.Contains(shown, "\n"+line+"\n") {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // Half an hour later the whole of a turn can still be read as it was streamed.
