@@ -164,7 +164,7 @@ func TestTheTimeLimitEndsAHungCallAndTheAnswerIsWritten(t *testing.T) {
 		return scripted.Say("What I have.")
 	})
 	b.tools = []tools.Tool{reader("read", func(context.Context, tools.Call) (string, error) { return "", nil })}
-	b.limits.Duration = 500 * time.Millisecond
+	b.limits.Duration = 3 * time.Second // also on a busy machine the first call begins before
 	w := b.worker()
 	turn := b.start("Hello")
 	require.Equal(t, contract.StintAnswered, w.stint(turn).Outcome)
@@ -176,7 +176,7 @@ func TestTheTimeLimitEndsAHungCallAndTheAnswerIsWritten(t *testing.T) {
 func TestTheTimeLimitCutsOffATool(t *testing.T) {
 	b := setup(t, scripted.Rounds(scripted.Ask("read", `{}`), scripted.Say("What I have.")))
 	b.tools = []tools.Tool{reader("read", func(ctx context.Context, _ tools.Call) (string, error) { <-ctx.Done(); return "", ctx.Err() })}
-	b.limits.Duration = time.Second
+	b.limits.Duration = 3 * time.Second
 	w := b.worker()
 	turn := b.start("Hello")
 	res := w.stint(turn)
