@@ -46,7 +46,7 @@ func TestAnEventStreamGoesOnThroughAnotherAPIWithoutGapOrRepeat(t *testing.T) {
 
 func TestAReaderThatReadsNothingHoldsNobodyBack(t *testing.T) {
 	t.Parallel()
-	h := furnish(t)
+	h := furnish(t, "BOBBIN_MODEL_CONTEXT_TOKENS=1000000")
 	pieces := strings.SplitAfter(strings.Repeat(strings.Repeat("long ", 280)+"\n", 1000), "\n")
 	c := h.chat(scripted.Rounds(scripted.Reply{Pieces: pieces}, scripted.Say("And on.")))
 	for range 20 {

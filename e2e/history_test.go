@@ -52,7 +52,7 @@ func (h *house) workflowRuns(workflowID string) []workflowRun {
 // temporal/sdk-python#1890
 func TestALongTurnLeavesASmallHistoryThatHoldsNothingThatWasSaid(t *testing.T) {
 	t.Parallel()
-	h := furnish(t, "BOBBIN_LOG_LEVEL=DEBUG")
+	h := furnish(t, "BOBBIN_LOG_LEVEL=DEBUG", "BOBBIN_MODEL_CONTEXT_TOKENS=1000000")
 	planted := []string{"PLANTEDWORDS", "PLANTEDARGUMENT", "PLANTEDANSWER", "PLANTEDLINE", "PLANTEDTASK", "PLANTEDREPORT"}
 	var rounds []scripted.Reply
 	for range 8 {
