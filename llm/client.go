@@ -51,6 +51,9 @@ type Config struct {
 	// LeastOutputTokens is the shortest bound with which a call is still worth making, where little is left to spend. 0:
 	// the default.
 	LeastOutputTokens int
+	// ContextTokens is the model's window, in which such a call's prompt and answer must fit: some servers refuse a bound that
+	// does not leave room for the prompt. 0: not known.
+	ContextTokens int
 
 	// FirstByteTimeout bounds the wait for the first byte of the answer's body; keep-alive comments count.
 	FirstByteTimeout time.Duration

@@ -72,7 +72,7 @@ func (c *Client) Bound(input int64) Bound {
 	price = price.worst()
 	b := Bound{Model: c.cfg.Model, Input: thread.Usage{InputTokens: tokens(input)}}
 	b.Input.Cost = price.of(b.Input)
-	most := c.mostOutput()
+	most := c.mostOutput(input)
 	b.Most = price.of(thread.Usage{InputTokens: input, OutputTokens: int64(most)})
 	b.Least = price.of(thread.Usage{InputTokens: input, OutputTokens: int64(min(most, c.cfg.LeastOutputTokens))})
 	return b
@@ -81,7 +81,7 @@ func (c *Client) Bound(input int64) Bound {
 // MaxOutput is how many tokens a call may write so that it costs no more than granted, which is at least b.Least.
 func (c *Client) MaxOutput(b Bound, granted thread.USD) int {
 	price, _ := c.cfg.Prices.find(c.cfg.Model)
-	most := c.mostOutput()
+	most := c.mostOutput(b.Input.InputTokens)
 	per := micro(price.worst().Output)
 	if granted >= b.Most || per == 0 {
 		return most
@@ -89,5 +89,11 @@ func (c *Client) MaxOutput(b Bound, granted thread.USD) int {
 	return min(most, int(int64(granted-b.Input.Cost)*1000/per))
 }
 
-// mostOutput is what a call with a reservation may write.
-func (c *Client) mostOutput() int { return lower(c.cfg.MaxOutputTokens, c.cfg.ReservedOutputTokens) }
+// mostOutput is what a call with a reservation may write that reads so many tokens.
+func (c *Client) mostOutput(input int64) int {
+	most := lower(c.cfg.MaxOutputTokens, c.cfg.ReservedOutputTokens)
+	if c.cfg.ContextTokens == 0 {
+		return most
+	}
+	return int(min(int64(most), max(int64(c.cfg.ContextTokens)-input, int64(c.cfg.LeastOutputTokens))))
+}

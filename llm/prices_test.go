@@ -173,3 +173,25 @@ func TestABoundCoversTheDearestAnswerAndFitsWhatIsGranted(t *testing.T) {
 	require.Zero(t, free.Bound(1000).Most)
 	require.Equal(t, 50, free.MaxOutput(free.Bound(1000), 0))
 }
+
+func TestABoundLeavesRoomForThePromptInTheWindow(t *testing.T) {
+	t.Parallel()
+	for _, priced := range []bool{true, false} {
+		cfg := Config{Model: "m", ReservedOutputTokens: 1000, LeastOutputTokens: 100, ContextTokens: 2000}
+		if priced {
+			cfg.Prices = &Prices{own: map[string]Price{"m": {Input: 1, CachedInput: 1, Output: 1, Reasoning: 1}}}
+		}
+		c, err := New(cfg)
+		require.NoError(t, err)
+		for _, tt := range []struct {
+			input int64
+			want  int
+		}{{0, 1000}, {1000, 1000}, {1600, 400}, {1950, 100}, {5000, 100}} {
+			b := c.Bound(tt.input)
+			require.Equal(t, tt.want, c.MaxOutput(b, b.Most), "input %d, priced %v", tt.input, priced)
+			if priced {
+				require.Equal(t, thread.USD(tt.input+int64(tt.want))*1000, b.Most, "what cannot be written is not reserved")
+			}
+		}
+	}
+}

@@ -333,7 +333,7 @@ func (c config) worker(extra ...tools.Tool) (worker.Config, error) {
 	}
 	model, err := llm.New(llm.Config{
 		BaseURL: c.OpenAIURL, APIKey: c.OpenAIKey, Model: c.Model, MaxOutputTokens: c.MaxOutputTokens,
-		Prices: prices, ReservedOutputTokens: c.ReservedOut, LeastOutputTokens: c.LeastOut,
+		Prices: prices, ReservedOutputTokens: c.ReservedOut, LeastOutputTokens: c.LeastOut, ContextTokens: c.ModelContext,
 		FirstByteTimeout: c.ModelFirstByte, IdleTimeout: c.ModelIdle, CallTimeout: c.ModelTimeout,
 	})
 	if err != nil {
