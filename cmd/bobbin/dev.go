@@ -29,6 +29,7 @@ const devDrain = 3 * time.Second
 type dev struct {
 	cfg     config
 	extra   []tools.Tool
+	own     string // DSN of the Postgres that was started here
 	ui      string
 	model   string
 	stops   []func() // in the order of starting
@@ -97,7 +98,8 @@ func (d *dev) postgres(ctx context.Context) error {
 	}
 	d.stopping(srv.Stop)
 	d.parts = append(d.parts, part{"Postgres", srv.Done()})
-	d.cfg.DatabaseURL = srv.DSN()
+	d.own = srv.DSN()
+	d.cfg.DatabaseURL = d.own
 	d.say("Postgres %s keeps its data in %s", srv.Version(), srv.Dir())
 	return nil
 }
@@ -223,10 +225,18 @@ func (d *dev) welcome(a net.Addr) {
 			"  curl -N -H 'Authorization: Bearer "+devKey+"' '"+url+"/v1/threads/home/events?after=0'", "")
 	}
 	if !loopback(a) {
-		lines = append(lines,
-			"The key "+devKey+" is accepted on a loopback address alone. For one of your own:", "",
-			"  DATABASE_URL='"+d.cfg.DatabaseURL+"' bin/bobbin key create --owner NAME", "")
+		lines = append(lines, "The key "+devKey+" is accepted on a loopback address alone.")
 	}
+	lines = append(lines, "For a key of another owner:", "", "  "+d.command("key create --owner NAME"), "")
 	lines = append(lines, "Ctrl-C stops everything; the data stays in "+d.cfg.DataDir+".", "")
 	fmt.Println(strings.Join(lines, "\n"))
+}
+
+// command is what to type so that a command meets this database. One that DATABASE_URL names is in the person's environment
+// already, and has a password perhaps.
+func (d *dev) command(args string) string {
+	if d.own == "" {
+		return "bin/bobbin " + args
+	}
+	return "DATABASE_URL='" + d.own + "' bin/bobbin " + args
 }

@@ -31,7 +31,7 @@ func commands() []command {
 		{"migrate", "", "bring the database and Temporal's search attributes to this version", runMigrate},
 		{"chat", "[thread]", "talk to a server from the terminal; thread is an id, or home", runChat},
 		{"key", "create|list|revoke …", "make an API key of an owner and print it once, list keys, make one worthless", runKey},
-		{"owner", "limit OWNER USD|none|default, or list", "set an owner's monthly limit; list owners and what they spent this month", runOwner},
+		{"owner", "list|limit …", "list owners and what they spent this month, set an owner's monthly limit", runOwner},
 	}
 }
 
