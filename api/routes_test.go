@@ -307,7 +307,7 @@ func TestUsageShowsTheMonthAndWhatTheLimitLeaves(t *testing.T) {
 	require.Equal(t, "2020-03-01T00:00:00Z", b.ok("GET", "/v1/usage?month=2020-02", "")["resets_at"])
 	require.Equal(t, []any{}, b.ok("GET", "/v1/usage", "", "Authorization", "Bearer "+bertsKey)["models"], "others see nothing of it")
 
-	for _, month := range []string{"", "2026", "2026-13", "2026-1", "november", "2026-11-30", "0001-01"} {
+	for _, month := range []string{"", "2026", "2026-13", "2026-1", "november", "2026-11-30", "0001-01", "9999-12"} {
 		a := b.refused(400, "invalid_field", "GET", "/v1/usage?month="+month, "")
 		require.Equal(t, "month", a.body["field"])
 	}

@@ -50,7 +50,7 @@ func (q *query) month(name string) time.Time {
 		return time.Time{}
 	}
 	at, err := time.Parse(monthForm, s)
-	if err != nil || at.Year() < 2000 {
+	if err != nil || at.Year() < 2000 || at.AddDate(0, 1, 0).Year() > 9999 { // resets_at has four digits for its year
 		q.wrong(name, CodeInvalidField, 0, "must be a month such as 2026-11, from 2000-01 on")
 		return time.Time{}
 	}
