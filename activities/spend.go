@@ -8,7 +8,6 @@ import (
 	"go.temporal.io/sdk/activity"
 
 	"bobbin/agent"
-	"bobbin/llm"
 	"bobbin/store"
 	"bobbin/thread"
 )
@@ -17,8 +16,8 @@ import (
 // what a failed or stopped one used is settled here. The charge of one that succeeded is settled by the caller, with what it
 // makes of the reply. agent.ErrSpent: the limit leaves no room.
 func (s *stint) ask(ctx context.Context, round int, p thread.Prompt, show func(string)) (thread.Reply, store.Charge, error) {
-	size := llm.Size(p)
-	bound := s.Model.Bound(s.read.estimate(size))
+	estimate := p.Estimate()
+	bound := s.Model.Bound(s.read.next(estimate))
 	c := store.Charge{ID: store.NewChargeID(), Round: round, Attempt: s.model, Model: bound.Model, Usage: bound.Input, Estimated: true}
 	if s.limited {
 		granted, err := s.reserve(ctx, store.Reservation{Charge: c, Least: bound.Least, Most: bound.Most})
@@ -41,7 +40,7 @@ func (s *stint) ask(ctx context.Context, round int, p thread.Prompt, show func(s
 		s.settle(ctx, c)
 		return reply, c, err
 	}
-	s.read = reading{size, reply.Usage.InputTokens}
+	s.read = reading{estimate, reply.Usage.InputTokens}
 	return reply, c, nil
 }
 
@@ -67,15 +66,15 @@ func (s *stint) timed(ctx context.Context, p thread.Prompt, show func(string)) (
 	return reply, err
 }
 
-// reading is what a provider counted for a prompt. Most of the next one is the same.
-type reading struct{ size, tokens int64 }
+// reading is what a prompt was estimated to come to, and what the provider counted. Most of the next one is the same.
+type reading struct{ estimate, counted int64 }
 
-// estimate is what a prompt of so many bytes comes to: what the last one did, and what was added.
-func (r reading) estimate(size int64) int64 {
-	if r.size == 0 || size < r.size {
-		return llm.Tokens(size)
+// next is what a prompt with that estimate comes to: what the last one did, and what was added.
+func (r reading) next(estimate int64) int64 {
+	if r.estimate == 0 || estimate < r.estimate {
+		return estimate
 	}
-	return r.tokens + llm.Tokens(size-r.size)
+	return r.counted + estimate - r.estimate
 }
 
 // The waits between looks whether others have given back what stands in the way of a reservation.

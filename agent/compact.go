@@ -29,9 +29,9 @@ func (l *Loop) compact(ctx context.Context, p plan) (done bool, res Result, err 
 	}
 	s := l.state.Session
 	part := s.Entries[s.Pinned:k]
-	c := Compaction{N: s.Summary.N + 1, Last: s.Entries[k-1], Entries: len(part), Tokens: sizeOf(part)}
+	c := Compaction{N: s.Summary.N + 1, Last: s.Entries[k-1], Entries: len(part), Tokens: estimateOf(part)}
 	if l.state.Counters.SummaryFailed {
-		c.Text = clip(l.inventory(part), int(l.textTokens())*bytesPerToken)
+		c.Text = clip(l.inventory(part), int(l.textTokens())*thread.BytesPerToken)
 	} else {
 		reply, res, err := l.summarise(ctx, part)
 		text := strings.TrimSpace(reply.Text)
@@ -43,7 +43,7 @@ func (l *Loop) compact(ctx context.Context, p plan) (done bool, res Result, err 
 		case err != nil || res.Kind != "":
 			return true, res, err
 		}
-		c.Text, c.Model, c.Usage = clip(text, 2*int(l.textTokens())*bytesPerToken), cmp.Or(reply.Model, "unnamed"), reply.Usage
+		c.Text, c.Model, c.Usage = clip(text, 2*int(l.textTokens())*thread.BytesPerToken), cmp.Or(reply.Model, "unnamed"), reply.Usage
 	}
 	if err := l.Hooks.Compact(ctx, c); err != nil {
 		return true, Result{}, err
@@ -62,9 +62,9 @@ func (l *Loop) cut(notes []string) int {
 	dense := float64(plain) / float64(max(total, plain)) // the text has more tokens than its bytes say
 	keep := int64(l.Spec.Window.Keep * l.window() * dense)
 	k := l.latest()
-	kept := sizeOf(s.Entries[min(k, len(s.Entries)):])
+	kept := estimateOf(s.Entries[min(k, len(s.Entries)):])
 	for i := k - 1; i > s.Pinned && kept <= keep; i-- {
-		if kept += size(s.Entries[i]); kept <= keep && begins(s.Entries, i) {
+		if kept += s.Entries[i].Estimate(); kept <= keep && begins(s.Entries, i) {
 			k = i
 		}
 	}
@@ -107,7 +107,7 @@ const minGain = 0.05
 func (l *Loop) gain(part []thread.Entry) (n int64) {
 	for _, e := range part {
 		if e.TurnID != l.state.TurnID || e.Round > 0 || e.Kind == thread.EntryAssistant {
-			n += size(e)
+			n += e.Estimate()
 		}
 	}
 	return n
@@ -119,7 +119,7 @@ func (l *Loop) readable(k int) int {
 	s := l.state.Session
 	first, last, read := 0, 0, int64(0)
 	for i := s.Pinned; i < k; i++ {
-		read += tokens(transcript(s.Entries[i : i+1]))
+		read += thread.Estimate(transcript(s.Entries[i : i+1]))
 		if i+1 < k && !begins(s.Entries, i+1) {
 			continue
 		}

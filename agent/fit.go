@@ -29,13 +29,13 @@ func (l *Loop) fit(entries []thread.Entry, notes []string) []thread.Entry {
 		return entries
 	}
 	target := int64(l.limit() * float64(plain) / float64(max(total, plain)))
-	f := fitting{over: plain - target, floor: min(max(int(target)*bytesPerToken/20, leastShown), mostShown)}
+	f := fitting{over: plain - target, floor: min(max(int(target)*thread.BytesPerToken/20, leastShown), mostShown)}
 	f.results(entries)
 	f.files(entries)
 	f.arguments(entries)
 	f.texts(entries)
 	for pinned := l.state.Session.Pinned; f.over > 0 && pinned > 1; pinned-- {
-		f.over -= size(entries[1])
+		f.over -= entries[1].Estimate()
 		entries = slices.Delete(entries, 1, 2) // the request stays
 	}
 	return entries
@@ -96,20 +96,20 @@ func (f *fitting) shorten(s *string) {
 		return
 	}
 	const rounding = 4
-	before := tokens(*s)
-	if short := clip(*s, max(f.floor, len(*s)-int(f.over+rounding)*bytesPerToken-len(shortenedMark))); len(short) < len(*s) {
+	before := thread.Estimate(*s)
+	if short := clip(*s, max(f.floor, len(*s)-int(f.over+rounding)*thread.BytesPerToken-len(shortenedMark))); len(short) < len(*s) {
 		*s = short
 	}
-	f.over -= before - tokens(*s)
+	f.over -= before - thread.Estimate(*s)
 }
 
 func (f *fitting) hide(arguments *string) {
 	if f.over <= 0 || len(*arguments) <= f.floor {
 		return
 	}
-	before := tokens(*arguments)
+	before := thread.Estimate(*arguments)
 	*arguments = fmt.Sprintf(hiddenArgs, len(*arguments))
-	f.over -= before - tokens(*arguments)
+	f.over -= before - thread.Estimate(*arguments)
 }
 
 // clip returns s in at most about n bytes, its beginning and its end, with a line between them that says what is missing.

@@ -19,7 +19,7 @@ func (l *Loop) refused(ctx context.Context, notes []string) (Result, error) {
 	total, _ := l.estimate(notes)
 	before := l.state.Session.Entries
 	l.state.Counters.Refused = total
-	if l.cut(notes) == 0 && sizeOf(l.fit(slices.Clone(before), notes)) == sizeOf(before) {
+	if l.cut(notes) == 0 && estimateOf(l.fit(slices.Clone(before), notes)) == estimateOf(before) {
 		return Result{Kind: Failed, Fail: thread.FailContextTooLong}, nil
 	}
 	return Result{}, l.recover(ctx, Recovery{Refused: total})

@@ -28,7 +28,7 @@ func (l *Loop) summary() []thread.Entry {
 // readTokens is how much one call for a summary reads, beside the summary before it.
 func (l *Loop) readTokens() int64 {
 	w := l.window()
-	return int64(max(l.Spec.Window.At*w-float64(2*l.textTokens()+tokens(summaryPrompt)), w/4))
+	return int64(max(l.Spec.Window.At*w-float64(2*l.textTokens()+thread.Estimate(summaryPrompt)), w/4))
 }
 
 // textTokens is how long a summary is to be.
@@ -38,7 +38,7 @@ func (l *Loop) textTokens() int64 { return int64(min(l.window()/10, 4000)) }
 const maxHalvings = 4
 
 func (l *Loop) summarise(ctx context.Context, part []thread.Entry) (thread.Reply, Result, error) {
-	read := int(max(0, l.readTokens())) * bytesPerToken
+	read := int(max(0, l.readTokens())) * thread.BytesPerToken
 	for n := 0; ; n++ {
 		prompt := l.askSummary(part, read>>n)
 		reply, res, err := l.attempts(ctx, l.Spec.Limits.Duration, func(limit time.Duration) (thread.Reply, error) {
@@ -96,7 +96,7 @@ func (l *Loop) inventory(part []thread.Entry) string {
 	const maxLine = 300
 	var b strings.Builder
 	if before := l.state.Session.Summary.Text; before != "" {
-		fmt.Fprintf(&b, "%s\n\n", clip(before, int(l.textTokens())*bytesPerToken/2))
+		fmt.Fprintf(&b, "%s\n\n", clip(before, int(l.textTokens())*thread.BytesPerToken/2))
 	}
 	fmt.Fprintf(&b, "No summary could be made of the next %d entries, which are left out. People wrote in them:\n", len(part))
 	var tools []string

@@ -260,7 +260,7 @@ func (c *Client) attempt(ctx context.Context, req openai.ChatCompletionRequest, 
 		return a.reply(), nil
 	}
 	begun = a.reply()
-	if r := (*refusal)(nil); errors.As(err, &r) && written(begun) == 0 {
+	if r := (*refusal)(nil); errors.As(err, &r) && begun.Estimate() == 0 {
 		begun.Model = "" // refused before it wrote anything, only later than usual
 	}
 	return begun, watch.explain(err)

@@ -151,7 +151,7 @@ func TestAFailedCallCostsWhatItIsEstimatedToHaveUsed(t *testing.T) {
 			require.Equal(t, c.output, got.Usage.OutputTokens)
 			if c.billed {
 				require.True(t, got.Estimated)
-				require.Equal(t, Tokens(Size(p)), got.Usage.InputTokens)
+				require.Equal(t, p.Estimate(), got.Usage.InputTokens)
 			}
 		})
 	}

@@ -4,40 +4,6 @@ import (
 	"bobbin/thread"
 )
 
-// bytesPerToken is what an estimate counts a token for. English has about four, code and other languages have less
-// (https://help.openai.com/en/articles/4936856-what-are-tokens-and-how-to-count-them): rather too many tokens than too few.
-const bytesPerToken = 3
-
-// perEntry is what roles and separators add, in bytes.
-const perEntry = 16
-
-// perPicture is what a picture counts for, in bytes of text: 1,600 tokens, those of a large one at
-// https://docs.anthropic.com/en/docs/build-with-claude/vision (evaluate image size).
-const perPicture = 1600 * bytesPerToken
-
-// Size is how much a prompt sends, in bytes.
-func Size(p thread.Prompt) (n int64) {
-	n = int64(len(p.System)) + perEntry
-	for _, e := range p.Entries {
-		n += int64(len(e.Text)+len(e.Reasoning)) + perEntry
-		for _, c := range e.Calls {
-			n += int64(len(c.ID)+len(c.Name)+len(c.Arguments)+len(c.Result)) + 2*perEntry
-		}
-		for _, f := range e.Files {
-			if n += int64(len(f.Name)+len(f.Note)+len(f.Text)) + 6*perEntry; len(f.Image) > 0 {
-				n += perPicture
-			}
-		}
-	}
-	for _, t := range p.Tools {
-		n += int64(len(t.Name)+len(t.Description)+len(t.Parameters)) + perEntry
-	}
-	return n
-}
-
-// Tokens is what so many bytes are estimated to come to.
-func Tokens(size int64) int64 { return (size + bytesPerToken - 1) / bytesPerToken }
-
 // price completes the usage of a reply, whole or cut off, to the prompt p: where the provider sent no count it is estimated
 // from what was sent and what came. A reply without a model never began, and nobody bills it.
 func (c *Client) price(r *thread.Reply, p thread.Prompt) {
@@ -45,17 +11,9 @@ func (c *Client) price(r *thread.Reply, p thread.Prompt) {
 		return
 	}
 	if r.Usage.Tokens() == 0 {
-		r.Usage, r.Estimated = thread.Usage{InputTokens: Tokens(Size(p)), OutputTokens: Tokens(written(*r))}, true
+		r.Usage, r.Estimated = thread.Usage{InputTokens: p.Estimate(), OutputTokens: r.Estimate()}, true
 	}
 	r.Usage.Cost = c.cfg.Prices.cost(r.Usage, c.cfg.Model, r.Model)
-}
-
-func written(r thread.Reply) int64 {
-	n := len(r.Text) + len(r.Reasoning)
-	for _, call := range r.Calls {
-		n += len(call.Name) + len(call.Arguments)
-	}
-	return int64(n)
 }
 
 // A Bound is what a model call may cost.
