@@ -16,8 +16,16 @@ import (
 
 // payloads are all the types that cross Temporal: inputs, signals and results.
 var payloads = []any{
-	contract.ThreadInput{}, contract.BackgroundInput{}, contract.StintInput{}, contract.StintResult{}, contract.ToolRef{},
-	contract.EndInput{}, contract.Ended{}, contract.Claimed{}, contract.Nudge{}, contract.Progress{},
+	contract.ThreadInput{},
+	contract.BackgroundInput{},
+	contract.StintInput{},
+	contract.StintResult{},
+	contract.ToolRef{},
+	contract.EndInput{},
+	contract.Ended{},
+	contract.Claimed{},
+	contract.Nudge{},
+	contract.Progress{},
 }
 
 // texts are the fields that may hold a free string: ids of ours and names of tools, which an operator chose. A field that is

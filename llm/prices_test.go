@@ -111,8 +111,10 @@ func TestWhatWasThoughtCountsAsWrittenWhereverTheProviderPutsIt(t *testing.T) {
 		"Inside":  {`{"prompt_tokens":10,"completion_tokens":8,"total_tokens":18,"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":5}}`, thread.Usage{InputTokens: 10, CachedTokens: 4, OutputTokens: 8, ReasoningTokens: 5}},
 		"Outside": {`{"prompt_tokens":10,"completion_tokens":3,"total_tokens":18,"completion_tokens_details":{"reasoning_tokens":5}}`, thread.Usage{InputTokens: 10, OutputTokens: 8, ReasoningTokens: 5}},
 		"Nulls":   {`{"prompt_tokens":10,"completion_tokens":3,"prompt_tokens_details":null,"completion_tokens_details":null}`, thread.Usage{InputTokens: 10, OutputTokens: 3}},
-		"Nonsense": {`{"prompt_tokens":10,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":99},"completion_tokens_details":{"reasoning_tokens":99}}`,
-			thread.Usage{InputTokens: 10, CachedTokens: 10}},
+		"Nonsense": {
+			`{"prompt_tokens":10,"completion_tokens":-3,"prompt_tokens_details":{"cached_tokens":99},"completion_tokens_details":{"reasoning_tokens":99}}`,
+			thread.Usage{InputTokens: 10, CachedTokens: 10},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

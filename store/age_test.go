@@ -47,6 +47,7 @@ func (r *reads) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 func (r *reads) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	return ctx
 }
+
 func (r *reads) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
 	r.add(d.SQL, d.Args)
 }
