@@ -28,7 +28,7 @@ func (db *DB) Usage(ctx context.Context, ownerID string, at time.Time) (Usage, e
 	out := Usage{Models: []ModelUsage{}}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT m.month, CASE WHEN o.limit_own THEN o.monthly_limit ELSE @limit::bigint END, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
+		SELECT m.month, `+limitColumn+`, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
 			m.month + interval '1 month'
 		FROM (SELECT date_trunc('month', COALESCE(@at::timestamptz, now()))::date AS month) m
 		JOIN owners o ON o.id = @owner
@@ -70,11 +70,11 @@ type Owner struct {
 // Owners lists all owners, by id.
 func (db *DB) Owners(ctx context.Context) ([]Owner, error) {
 	rows, _ := db.pool.Query(ctx, `
-		SELECT o.id, o.limit_own, CASE WHEN o.limit_own THEN o.monthly_limit ELSE $1::bigint END, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
+		SELECT o.id, o.limit_own, `+limitColumn+`, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
 			date_trunc('month', now()) + interval '1 month'
 		FROM owners o
 		LEFT JOIN spending s ON s.owner_id = o.id AND s.month = date_trunc('month', now())::date
-		ORDER BY o.id`, db.cfg.MonthlyLimit)
+		ORDER BY o.id`, pgx.NamedArgs{"limit": db.cfg.MonthlyLimit})
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (o Owner, err error) {
 		err = r.Scan(&o.ID, &o.OwnLimit, &o.Spending.Limit, &o.Spending.Spent, &o.Spending.Reserved, &o.Spending.Resets)
 		return o, err
