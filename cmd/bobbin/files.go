@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -17,9 +16,7 @@ import (
 
 // fileStore is a folder or a bucket.
 type fileStore interface {
-	Put(ctx context.Context, id string, content io.Reader) error
-	Open(ctx context.Context, id string, size int64) (io.ReadSeekCloser, error)
-	Delete(ctx context.Context, id string) error
+	api.Blobs
 	Check(ctx context.Context) error
 }
 
