@@ -27,7 +27,7 @@ func (a *Activities) End(ctx context.Context, in contract.EndInput) (contract.En
 	trace(ctx, in.Turn, ended)
 	usage := ended.Turn.Usage
 	a.metrics.ended(ended.Turn, ended.Status)
-	if in.Fail != "" {
+	if in.Fail != "" && ended.Status != thread.TurnCancelled { // what fails because it was told to stop has not failed
 		slog.Warn("turn failed", "turn", in.Turn.ID, "thread", in.Turn.ThreadID, "code", string(in.Fail), "status", string(ended.Status))
 	}
 	return contract.Ended{

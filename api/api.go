@@ -1,8 +1,11 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -193,8 +196,20 @@ func (a *api) answer(status int, h func(*gin.Context) (any, error)) gin.HandlerF
 			a.fail(c, err)
 			return
 		}
-		c.PureJSON(status, body)
+		a.say(c, status, body)
 	}
+}
+
+// say writes an answer. One that cannot be encoded is a failure of ours, and not an empty success.
+func (a *api) say(c *gin.Context, status int, body any) {
+	var raw bytes.Buffer
+	enc := json.NewEncoder(&raw)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(body); err != nil {
+		a.fail(c, fmt.Errorf("encode the answer: %w", err))
+		return
+	}
+	c.Data(status, "application/json; charset=utf-8", raw.Bytes())
 }
 
 // Server returns a server for the handler, with the time limits that streams allow: none on writing as a whole.

@@ -267,7 +267,7 @@ func subscribers(t *testing.T, reg *prometheus.Registry) float64 {
 func TestASlowReaderHoldsBackOnlyItself(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	b := setup(t, func(c *api.Config) { c.Metrics, c.WriteTimeout = reg, 5 * time.Second })
+	b := setup(t, func(c *api.Config) { c.Metrics, c.WriteTimeout = reg, 5*time.Second })
 	id := b.open()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(b.url, "http://"))
 	require.NoError(t, err)

@@ -99,7 +99,7 @@ func (a *api) upload(c *gin.Context) error {
 		c.Header("Idempotency-Replayed", "true")
 	}
 	c.Header("Location", "/v1/files/"+file.ID)
-	c.PureJSON(http.StatusCreated, file)
+	a.say(c, http.StatusCreated, file)
 	return nil
 }
 
