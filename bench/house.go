@@ -186,7 +186,7 @@ func (h *house) close() {
 	}
 	for _, p := range h.processes {
 		if h.profile != "" && !strings.HasPrefix(p.name, "floor") {
-			p.written()
+			p.profiled()
 		}
 		p.kill()
 	}

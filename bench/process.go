@@ -1,7 +1,7 @@
 package main
 
 import (
-	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -62,32 +62,33 @@ func (h *house) exec(program, command string, env ...string) (*process, error) {
 }
 
 // waitLog waits for a line of the log and returns what the pattern's group found.
-func (p *process) waitLog(pattern *regexp.Regexp) (string, error) {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		f, err := os.Open(p.log)
+func (p *process) waitLog(pattern *regexp.Regexp) (found string, err error) {
+	err = until(context.Background(), fmt.Sprintf("%s to log %s", p.name, pattern), func() (bool, error) {
+		log, err := os.ReadFile(p.log)
 		if err != nil {
-			return "", err
+			return false, err
 		}
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if m := pattern.FindStringSubmatch(s.Text()); m != nil {
-				f.Close()
-				return m[1], nil
-			}
+		if m := pattern.FindSubmatch(log); m != nil {
+			found = string(m[1])
+			return true, nil
 		}
-		f.Close()
 		select {
 		case <-p.done:
-			return "", fmt.Errorf("%s ended at its start: %s", p.name, p.logTail())
+			return false, fmt.Errorf("%s ended at its start: %s", p.name, p.logTail())
 		default:
+			return false, nil
 		}
-	}
-	return "", fmt.Errorf("%s does not log %s: %s", p.name, pattern, p.logTail())
+	})
+	return found, err
 }
 
-// written makes the process write its profile, if it has one, and gives it a moment for that.
-func (p *process) written() {
+// profiled makes the process write its profile, if it has one, and end; it waits for that.
+func (p *process) profiled() {
 	_ = p.cmd.Process.Signal(syscall.SIGUSR2) // it may have ended
-	time.Sleep(time.Second)
+	select {
+	case <-p.done:
+	case <-time.After(patience): // it is killed in any case
+	}
 }
 
 // kill ends the process as a crash does, and waits until it is gone.

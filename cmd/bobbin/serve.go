@@ -133,7 +133,7 @@ func (p plant) serve(ctx context.Context, l net.Listener, needs ...need) error {
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		time.Sleep(p.delay)
+		time.Sleep(p.delay) // served on, while balancers see that readyz refuses and send nobody more
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
