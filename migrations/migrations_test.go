@@ -57,6 +57,36 @@ func TestMigrationsGoUpDownAndUp(t *testing.T) {
 	require.Empty(t, cmp.Diff(up, schema(t, dsn)))
 }
 
+func TestSpendingSurvivesItsSlots(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.Empty(t)
+	db, err := sql.Open("pgx", dsn)
+	require.NoError(t, err)
+	defer func() { _ = db.Close() }()
+	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS)
+	require.NoError(t, err)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := db.ExecContext(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	_, err = p.UpTo(t.Context(), 7)
+	require.NoError(t, err)
+	exec(`INSERT INTO owners (id) VALUES ('anna'), ('bert')`)
+	exec(`INSERT INTO spending (owner_id, month, spent, reserved) VALUES ('anna', '2026-11-01', 100, 20)`)
+	_, err = p.UpTo(t.Context(), 8)
+	require.NoError(t, err)
+	exec(`INSERT INTO spending_slots (owner_id, month, slot, spent, reserved)
+		VALUES ('anna', '2026-11-01', 1, 5, -20), ('anna', '2026-11-01', 2, 3, 9), ('bert', '2026-11-01', 2, 7, 0)`)
+	_, err = p.DownTo(t.Context(), 7)
+	require.NoError(t, err)
+	var got string
+	require.NoError(t, db.QueryRowContext(t.Context(), `SELECT json_agg(json_build_array(owner_id, spent, reserved) ORDER BY owner_id) FROM spending`).Scan(&got))
+	require.JSONEq(t, `[["anna", 108, 9], ["bert", 7, 0]]`, got)
+	_, err = p.UpTo(t.Context(), 8)
+	require.NoError(t, err)
+}
+
 func TestMigrateByFourProcessesAtOnceRunsOnce(t *testing.T) {
 	t.Parallel()
 	dsn := storetest.Empty(t)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"hash/fnv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -60,12 +61,7 @@ func (db *DB) Reserve(ctx context.Context, ref TurnRef, r Reservation) (granted 
 			rows.Close()
 			return rows.Err()
 		})
-		queueMonth(b, ref, r.ID)
-		b.Queue(`
-			SELECT FROM spending s
-			JOIN threads t ON t.owner_id = s.owner_id
-			WHERE t.id = $1 AND s.month = date_trunc('month', now())::date
-			FOR NO KEY UPDATE OF s`, ref.ThreadID)
+		queueMonth(b, ref)
 		queueSpending(b, db.cfg.MonthlyLimit, `(SELECT owner_id FROM threads WHERE id = $2)`, ref.ThreadID, &s)
 		db.queueReserve(b, ref, r)
 		b.Queue(`SELECT reserved FROM ledger WHERE id = $1 AND state = 'reserved'`, r.ID).Query(first(&got, func(row pgx.Row) (*thread.USD, error) {
@@ -89,14 +85,16 @@ func (db *DB) Reserve(ctx context.Context, ref TurnRef, r Reservation) (granted 
 	return granted, err
 }
 
-// queueReserve writes the reservation if it fits. The spending row is locked, so that what stands there is what counts.
+// queueReserve writes the reservation if it fits. The month is locked: no other reservation comes between the sum and what is
+// written. What others settle meanwhile only leaves more room.
 func (db *DB) queueReserve(b *pgx.Batch, ref TurnRef, r Reservation) {
 	b.Queue(`
 		WITH room AS (
-			SELECT s.owner_id, s.month, `+limitColumn+` - s.spent AS alone, `+limitColumn+` - s.spent - s.reserved AS free
+			SELECT o.id AS owner_id, m.month, `+limitColumn+` - s.spent AS alone, `+limitColumn+` - s.spent - s.reserved AS free
 			FROM threads t
 			JOIN owners o ON o.id = t.owner_id
-			JOIN spending s ON s.owner_id = o.id AND s.month = date_trunc('month', now())::date
+			CROSS JOIN (SELECT date_trunc('month', now())::date AS month) m
+			CROSS JOIN LATERAL (`+monthSums+`) s
 			WHERE t.id = @thread AND EXISTS (SELECT FROM turns WHERE id = @turn AND status = 'running')
 		), line AS (
 			INSERT INTO ledger (id, owner_id, thread_id, turn_id, round, attempt, month, model, state, estimated, reserved,
@@ -112,11 +110,11 @@ func (db *DB) queueReserve(b *pgx.Batch, ref TurnRef, r Reservation) {
 			ON CONFLICT (id) DO NOTHING
 			RETURNING owner_id, month, reserved
 		)
-		UPDATE spending s
-		SET reserved = s.reserved + line.reserved
+		INSERT INTO spending_slots AS s (owner_id, month, slot, reserved)
+		SELECT owner_id, month, @slot, reserved
 		FROM line
-		WHERE s.owner_id = line.owner_id AND s.month = line.month`, pgx.NamedArgs{
-		"limit": db.cfg.MonthlyLimit, "thread": ref.ThreadID, "turn": ref.ID, "id": r.ID, "round": r.Round, "attempt": r.Attempt,
+		ON CONFLICT (owner_id, month, slot) DO UPDATE SET reserved = s.reserved + EXCLUDED.reserved`, pgx.NamedArgs{
+		"slot": slotOf(ref.ID), "limit": db.cfg.MonthlyLimit, "thread": ref.ThreadID, "turn": ref.ID, "id": r.ID, "round": r.Round, "attempt": r.Attempt,
 		"model": modelName(r.Model), "input": r.Usage.InputTokens, "cost": r.Usage.Cost, "most": r.Most, "least": r.Least, "hasty": r.Hasty,
 	})
 }
@@ -137,7 +135,7 @@ func (db *DB) Settle(ctx context.Context, ref TurnRef, c Charge) error {
 }
 
 // queueCharge settles a call. The caller has locked or written the turn's row in an earlier statement: that orders all that
-// settle calls of one turn, and the spending row is locked after it.
+// settle calls of one turn, and its slot of the month is locked after it.
 func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
 	if c.ID == "" {
 		c.ID = NewChargeID()
@@ -146,7 +144,6 @@ func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
 	if c.Outcome == ChargeUnmade {
 		state, c.Usage, c.Estimated = "released", thread.Usage{}, false
 	}
-	queueMonth(b, ref, c.ID)
 	b.Queue(`
 		WITH was AS (
 			SELECT settled.*, CASE WHEN l.state = 'reserved' THEN l.reserved ELSE 0 END AS held
@@ -167,11 +164,11 @@ func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
 			WHERE l.state = 'reserved' OR l.outcome = 'lost'
 			RETURNING l.*
 		), month AS (
-			UPDATE spending s
-			SET spent = s.spent + line.cost - COALESCE(was.cost, 0), reserved = s.reserved - COALESCE(was.held, 0)
+			INSERT INTO spending_slots AS s (owner_id, month, slot, spent, reserved)
+			SELECT line.owner_id, line.month, @slot, line.cost - COALESCE(was.cost, 0), -COALESCE(was.held, 0)
 			FROM line
 			LEFT JOIN was ON true
-			WHERE s.owner_id = line.owner_id AND s.month = line.month
+			ON CONFLICT (owner_id, month, slot) DO UPDATE SET spent = s.spent + EXCLUDED.spent, reserved = s.reserved + EXCLUDED.reserved
 		)
 		UPDATE turns t
 		SET input_tokens = t.input_tokens + line.input_tokens - COALESCE(was.input_tokens, 0),
@@ -182,21 +179,48 @@ func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
 		FROM line
 		LEFT JOIN was ON true
 		WHERE t.id = @turn`, pgx.NamedArgs{
-		"id": c.ID, "thread": ref.ThreadID, "turn": ref.ID, "round": c.Round, "attempt": c.Attempt, "model": modelName(c.Model), "state": state,
+		"id": c.ID, "thread": ref.ThreadID, "turn": ref.ID, "slot": slotOf(ref.ID), "round": c.Round, "attempt": c.Attempt,
+		"model": modelName(c.Model), "state": state,
 		"outcome": string(c.Outcome), "estimated": c.Estimated, "input": c.Usage.InputTokens, "cached": c.Usage.CachedTokens,
 		"output": c.Usage.OutputTokens, "reasoning": c.Usage.ReasoningTokens, "cost": c.Usage.Cost,
 	})
 }
 
-// queueMonth makes the spending row in which the call of an ID counts.
-func queueMonth(b *pgx.Batch, ref TurnRef, id string) {
+// queueMonth locks the owner's row of this month, which it makes if it must: reservations come one after the other.
+func queueMonth(b *pgx.Batch, ref TurnRef) {
 	b.Queue(`
 		INSERT INTO spending (owner_id, month)
-		SELECT owner_id, date_trunc('month', now())::date
-		FROM threads
-		WHERE id = $1 AND NOT EXISTS (SELECT FROM ledger WHERE id = $2)
-		ON CONFLICT DO NOTHING`, ref.ThreadID, id)
+		SELECT t.owner_id, date_trunc('month', now())::date
+		FROM threads t
+		WHERE t.id = $1 AND NOT EXISTS (
+			SELECT FROM spending s WHERE s.owner_id = t.owner_id AND s.month = date_trunc('month', now())::date)
+		ON CONFLICT DO NOTHING`, ref.ThreadID)
+	b.Queue(`
+		SELECT FROM spending s
+		JOIN threads t ON t.owner_id = s.owner_id
+		WHERE t.id = $1 AND s.month = date_trunc('month', now())::date
+		FOR NO KEY UPDATE OF s`, ref.ThreadID)
 }
+
+// slots is in how many rows an owner's month is written. Turns that meet in one wait for each other's commit; a process has
+// some twenty transactions at once, and who reads the month reads them all.
+const slots = 64
+
+// slotOf is the slot that a turn's calls count in.
+func slotOf(turnID string) int {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(turnID)) // it has no error to return
+	return int(h.Sum32() % slots)
+}
+
+// monthSums adds up what owner o has spent and reserved in the month m. The row in spending is from before there were slots.
+const monthSums = `
+	SELECT COALESCE(sum(r.spent), 0)::bigint AS spent, COALESCE(sum(r.reserved), 0)::bigint AS reserved
+	FROM (
+		SELECT spent, reserved FROM spending WHERE owner_id = o.id AND month = m.month
+		UNION ALL
+		SELECT spent, reserved FROM spending_slots WHERE owner_id = o.id AND month = m.month
+	) r`
 
 // queueOpen reads what queueLost would count.
 func queueOpen(b *pgx.Batch, turnID string, lost *thread.Usage) {
@@ -220,24 +244,25 @@ func queueLost(b *pgx.Batch, turnID string) {
 			FROM line
 			GROUP BY owner_id, month
 		), month AS (
-			UPDATE spending s
-			SET spent = s.spent + total.cost, reserved = s.reserved - total.reserved
+			INSERT INTO spending_slots AS s (owner_id, month, slot, spent, reserved)
+			SELECT owner_id, month, $2, cost, -reserved
 			FROM total
-			WHERE s.owner_id = total.owner_id AND s.month = total.month
+			ON CONFLICT (owner_id, month, slot) DO UPDATE SET spent = s.spent + EXCLUDED.spent, reserved = s.reserved + EXCLUDED.reserved
 		)
 		UPDATE turns t
 		SET input_tokens = t.input_tokens + sums.input_tokens, cost = t.cost + sums.cost
 		FROM (SELECT sum(input_tokens)::bigint AS input_tokens, sum(cost)::bigint AS cost FROM total HAVING count(*) > 0) sums
-		WHERE t.id = $1`, turnID)
+		WHERE t.id = $1`, turnID, slotOf(turnID))
 }
 
-// queueSpending reads how an owner stands. owner is an expression over $2, arg.
+// queueSpending reads how an owner stands; without a limit only that there is none. owner is an expression over $2, arg.
 func queueSpending(b *pgx.Batch, limit *thread.USD, owner, arg string, s *thread.Spending) {
 	b.Queue(`
-		SELECT CASE WHEN o.limit_own THEN o.monthly_limit ELSE $1::bigint END, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
-			date_trunc('month', now()) + interval '1 month'
+		SELECT l.most, COALESCE(s.spent, 0), COALESCE(s.reserved, 0), m.month + interval '1 month'
 		FROM owners o
-		LEFT JOIN spending s ON s.owner_id = o.id AND s.month = date_trunc('month', now())::date
+		CROSS JOIN (SELECT date_trunc('month', now())::date AS month) m
+		CROSS JOIN LATERAL (SELECT CASE WHEN o.limit_own THEN o.monthly_limit ELSE $1::bigint END AS most) l
+		LEFT JOIN LATERAL (`+monthSums+` WHERE l.most IS NOT NULL) s ON true
 		WHERE o.id = `+owner, limit, arg).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			if err := rows.Scan(&s.Limit, &s.Spent, &s.Reserved, &s.Resets); err != nil {

@@ -36,14 +36,14 @@ func (b *bundle) spending() thread.Spending {
 	return u.Spending
 }
 
-// sums holds the three places against each other: the ledger, the turns and the months.
+// sums holds the three places against each other: the ledger, the turns and the months' slots.
 func (b *bundle) sums() {
 	b.t.Helper()
 	var ledger, turns, months, open, reserved thread.USD
 	b.scan(`
 		SELECT (SELECT COALESCE(sum(cost), 0)::bigint FROM ledger WHERE state = 'settled'), (SELECT sum(cost)::bigint FROM turns),
-			(SELECT COALESCE(sum(spent), 0)::bigint FROM spending), (SELECT COALESCE(sum(reserved), 0)::bigint FROM ledger WHERE state = 'reserved'),
-			(SELECT COALESCE(sum(reserved), 0)::bigint FROM spending)`, nil, &ledger, &turns, &months, &open, &reserved)
+			(SELECT COALESCE(sum(spent), 0)::bigint FROM spending_slots), (SELECT COALESCE(sum(reserved), 0)::bigint FROM ledger WHERE state = 'reserved'),
+			(SELECT COALESCE(sum(reserved), 0)::bigint FROM spending_slots)`, nil, &ledger, &turns, &months, &open, &reserved)
 	require.Equal(b.t, ledger, turns, "turns are the sums of the ledger")
 	require.Equal(b.t, ledger, months, "months are the sums of the ledger")
 	require.Equal(b.t, open, reserved, "what is reserved is what is open")
@@ -331,13 +331,65 @@ func TestACommitThatMeetsAnotherHoldersEndStillCountsItsCall(t *testing.T) {
 	b.sums()
 }
 
+// All turns of an owner that settle, one commit after the other, would be as slow as one turn.
+func TestTurnsOfOneOwnerSettleWithoutWaitingForEachOther(t *testing.T) {
+	b := setup(t, limited(thread.Dollar))
+	b.spent(0) // makes the row that reservations lock
+	one := b.start("hello")
+	one.settle(store.NewChargeID(), cent, store.ChargeOK)
+	var slot int
+	b.scan(`SELECT slot FROM spending_slots`, nil, &slot)
+	two, apart := one, false
+	for !apart {
+		b.thread = b.open()
+		two = b.start("hello")
+		two.settle(store.NewChargeID(), cent, store.ChargeOK)
+		b.scan(`SELECT count(*) > 1 FROM spending_slots`, nil, &apart)
+	}
+	spent := b.spending().Spent
+
+	tx, err := b.sql.Begin(b.ctx())
+	require.NoError(t, err)
+	_, err = tx.Exec(b.ctx(), `SELECT FROM spending FOR UPDATE`) // as who reserves does
+	require.NoError(t, err)
+	_, err = tx.Exec(b.ctx(), `UPDATE spending_slots SET spent = spent + 1 WHERE slot = $1`, slot) // as the first turn does
+	require.NoError(t, err)
+	two.settle(store.NewChargeID(), cent, store.ChargeOK)
+	waits := async(func() { one.settle(store.NewChargeID(), cent, store.ChargeOK) })
+	b.waiting(1, waits)
+	require.Equal(t, spent+cent, b.spending().Spent, "the second has committed before the first")
+	require.NoError(t, tx.Rollback(b.ctx()))
+	<-waits
+	b.sums()
+}
+
+// The version before wrote to the one row of the month, and may go on doing so while processes are replaced.
+func TestWhatTheVersionBeforeReservedIsSettledInASlot(t *testing.T) {
+	b := setup(t, limited(thread.Dollar))
+	b.spent(10 * cent)
+	r := b.start("hello")
+	res := call(9 * cent)
+	_, err := r.reserve(res)
+	require.NoError(t, err)
+	b.exec(`DELETE FROM spending_slots`)
+	b.exec(`UPDATE spending SET reserved = $1`, int64(9*cent))
+	require.Equal(t, 9*cent, b.spending().Reserved)
+	_, err = r.reserve(call(82 * cent))
+	require.ErrorIs(t, err, thread.ErrReserved, "it counts")
+	r.settle(res.ID, 2*cent, store.ChargeOK)
+	s := b.spending()
+	require.Equal(t, [2]thread.USD{12 * cent, 0}, [2]thread.USD{s.Spent, s.Reserved})
+	_, err = r.reserve(call(82 * cent))
+	require.NoError(t, err)
+}
+
 func TestACallCountsInTheMonthOfItsReservation(t *testing.T) {
 	b := setup(t, limited(thread.Dollar))
 	r := b.start("hello")
 	res := call(9 * cent)
 	_, err := r.reserve(res)
 	require.NoError(t, err)
-	b.exec(`UPDATE spending SET month = month - interval '1 month'`) // a month begins
+	b.exec(`UPDATE spending_slots SET month = month - interval '1 month'`) // a month begins
 	b.exec(`UPDATE ledger SET month = month - interval '1 month'`)
 	require.Zero(t, b.spending().Reserved)
 	r.settle(res.ID, 4*cent, store.ChargeOK)

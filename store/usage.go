@@ -28,11 +28,10 @@ func (db *DB) Usage(ctx context.Context, ownerID string, at time.Time) (Usage, e
 	out := Usage{Models: []ModelUsage{}}
 	b := &pgx.Batch{}
 	b.Queue(`
-		SELECT m.month, `+limitColumn+`, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
-			m.month + interval '1 month'
+		SELECT m.month, `+limitColumn+`, s.spent, s.reserved, m.month + interval '1 month'
 		FROM (SELECT date_trunc('month', COALESCE(@at::timestamptz, now()))::date AS month) m
 		JOIN owners o ON o.id = @owner
-		LEFT JOIN spending s ON s.owner_id = o.id AND s.month = m.month`, usageArgs(db, ownerID, at)).QueryRow(func(r pgx.Row) error {
+		CROSS JOIN LATERAL (`+monthSums+`) s`, usageArgs(db, ownerID, at)).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&out.Month, &out.Spending.Limit, &out.Spending.Spent, &out.Spending.Reserved, &out.Spending.Resets)
 	})
 	b.Queue(`
@@ -70,10 +69,10 @@ type Owner struct {
 // Owners lists all owners, by id.
 func (db *DB) Owners(ctx context.Context) ([]Owner, error) {
 	rows, _ := db.pool.Query(ctx, `
-		SELECT o.id, o.limit_own, `+limitColumn+`, COALESCE(s.spent, 0), COALESCE(s.reserved, 0),
-			date_trunc('month', now()) + interval '1 month'
+		SELECT o.id, o.limit_own, `+limitColumn+`, s.spent, s.reserved, m.month + interval '1 month'
 		FROM owners o
-		LEFT JOIN spending s ON s.owner_id = o.id AND s.month = date_trunc('month', now())::date
+		CROSS JOIN (SELECT date_trunc('month', now())::date AS month) m
+		CROSS JOIN LATERAL (`+monthSums+`) s
 		ORDER BY o.id`, pgx.NamedArgs{"limit": db.cfg.MonthlyLimit})
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (o Owner, err error) {
 		err = r.Scan(&o.ID, &o.OwnLimit, &o.Spending.Limit, &o.Spending.Spent, &o.Spending.Reserved, &o.Spending.Resets)
