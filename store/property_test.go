@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"bobbin/store"
+	"bobbin/store/storetest"
 	"bobbin/thread"
 )
 
@@ -29,7 +30,8 @@ type crowd struct {
 }
 
 // Random operations of concurrent clients and drivers. Whatever they did: each accepted part is in exactly one user entry
-// of its thread's session, or was withdrawn and is in none; no turn is left running; no call is open.
+// of its thread's session, or was withdrawn and is in none; no turn is left running; no call is open; no row names one that
+// is not there.
 // BOBBIN_TEST_SEED repeats a run as far as the scheduler lets it.
 func TestWhateverHappensEachPartIsAnsweredOnceOrGivenBack(t *testing.T) {
 	b := setup(t)
@@ -213,6 +215,7 @@ func (c *crowd) calls(db *store.DB, ref store.TurnRef, open []thread.Call) bool 
 
 func (c *crowd) check() {
 	c.t.Helper()
+	storetest.References(c.t, c.dsn)
 	require.NotEmpty(c.t, c.accepted)
 	withdrawn := map[string]int{}
 	for _, p := range c.list(`SELECT p.text FROM message_parts p JOIN messages m ON m.id = p.message_id WHERE m.state = 'withdrawn'`) {

@@ -1,6 +1,7 @@
 package storetest_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,3 +37,25 @@ func TestEmptyHasNoTables(t *testing.T) {
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_tables WHERE schemaname = 'public'`).Scan(&n))
 	require.Zero(t, n)
 }
+
+func TestReferencesFailsWhereARowNamesOneThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	dsn := storetest.DSN(t)
+	storetest.References(t, dsn)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	_, err = conn.Exec(t.Context(), `INSERT INTO outbox (thread_id, kind) VALUES ('thr_none', 'work')`)
+	require.NoError(t, err)
+	r := &recorder{TB: t}
+	storetest.References(r, dsn)
+	require.Contains(t, r.said, "outbox_thread_id_fkey")
+}
+
+// A recorder keeps what a test would fail with.
+type recorder struct {
+	testing.TB
+	said string
+}
+
+func (r *recorder) Errorf(format string, args ...any) { r.said += fmt.Sprintf(format, args...) }
