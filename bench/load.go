@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
+
+	"go.temporal.io/sdk/client"
 
 	"bobbin/bench/floor"
 	"bobbin/llm/scripted"
 )
 
 // load measures 200 threads that begin at once, each with a turn of ten rounds, and the CPU that all processes use on the way
-// but the one that measures, which serves the model and the tools. The floor is the bare loop on Postgres.
+// but the one that measures, which serves the model and the tools. The floor is the bare loop on Postgres. What as many bare
+// workflows of one activity cost is shown beside it, as no turn can cost less that goes through Temporal.
 func load(ctx context.Context, l *lab) ([]line, error) {
 	h, err := l.furnish(ctx)
 	if err != nil {
@@ -23,27 +25,37 @@ func load(ctx context.Context, l *lab) ([]line, error) {
 	if err != nil {
 		return nil, err
 	}
+	const queue = "floor"
+	workflows, err := h.floor(floorReady, floor.KindVar+"=temporal", floor.QueueVar+"="+queue)
+	if err != nil {
+		return nil, err
+	}
 	threads := l.counts(4, 200)
-	crowd := crowd{house: h, rounds: 10}
-	var ours, bare []work
-	if _, err := crowd.run(ctx, min(threads, 40), crowd.ours); err != nil { // so that connections are open
+	crowd, single := crowd{house: h, rounds: 10}, crowd{house: h, rounds: 1}
+	var ours, bare, flows []work
+	if _, err := crowd.run(ctx, min(threads, 40), crowd.ours, false); err != nil { // so that connections are open
 		return nil, err
 	}
 	for rep := range min(l.reps, 3) {
 		sides := []func() error{
 			func() error {
-				w, err := crowd.run(ctx, threads, crowd.ours, h.api, h.worker)
+				w, err := crowd.run(ctx, threads, crowd.ours, true, h.api, h.worker)
 				ours = append(ours, w)
 				return err
 			},
 			func() error {
-				w, err := crowd.run(ctx, threads, crowd.bare, loop)
+				w, err := crowd.run(ctx, threads, crowd.bare, false, loop)
 				bare = append(bare, w)
+				return err
+			},
+			func() error {
+				w, err := single.run(ctx, threads, single.flows(queue), true, workflows)
+				flows = append(flows, w)
 				return err
 			},
 		}
 		for i := range sides {
-			if err := sides[(rep+i)%2](); err != nil {
+			if err := sides[(rep+i)%len(sides)](); err != nil {
 				return nil, err
 			}
 		}
@@ -60,6 +72,11 @@ func load(ctx context.Context, l *lab) ([]line, error) {
 			floor: fmt.Sprintf("%.1f s", middle(bare, work.cpuPerThousand)), ratio: cpu.String(), goal: "≤ 3.0 ×", verdict: verdictOf(cpu.mid <= 3),
 		})
 		lines = append(lines, line{name: "  of it by API, worker, Temporal, its Postgres, Postgres; by the loop, Postgres", ours: shares(ours), floor: shares(bare)})
+		per := 1 / float64(crowd.rounds) // of a round, that a turn's workflow is for
+		lines = append(lines, line{
+			name: "  what a bare workflow of one activity for each of these turns costs alone", floor: fmt.Sprintf("%.1f s", middle(flows, work.cpuPerThousand)*per),
+			ratio: spreadOf(scaled(flows, bare, per)).String(),
+		})
 	}
 	return lines, nil
 }
@@ -81,6 +98,14 @@ func compare(ours, bare []work, of func(work) float64) spread {
 		all = append(all, of(ours[i])/of(bare[i]))
 	}
 	return spreadOf(all)
+}
+
+// scaled are the ratios of what the workflows of bare's turns cost to what bare cost.
+func scaled(flows, bare []work, per float64) (all []float64) {
+	for i := range flows {
+		all = append(all, flows[i].cpuPerThousand()*per/bare[i].cpuPerThousand())
+	}
+	return all
 }
 
 func middle(list []work, of func(work) float64) float64 {
@@ -109,12 +134,15 @@ type crowd struct {
 
 const crowdClients = 32
 
+// A way submits a message, and counts those that were answered.
+type way func(n int) (submit func(context.Context, string) error, done func(context.Context) (int64, error))
+
 // run submits a message to each of n threads from 32 clients and waits until all have been answered. processes are those
-// whose CPU counts; where the API is among them, Temporal's does too.
-func (c crowd) run(ctx context.Context, n int, side func(n int) (submit func(context.Context, string) error, done func(context.Context) (int64, error)), processes ...*process) (work, error) {
+// whose CPU counts, beside Postgres and perhaps Temporal.
+func (c crowd) run(ctx context.Context, n int, side way, temporal bool, processes ...*process) (work, error) {
 	w := work{rounds: n * c.rounds}
 	submit, done := side(n)
-	before, _ := c.cpu(ctx, processes) // the second one tells of an error
+	before, _ := c.cpu(ctx, temporal, processes) // the second one tells of an error
 	names := make([]string, n)
 	var last atomic.Int64
 	for i := range names {
@@ -149,7 +177,7 @@ func (c crowd) run(ctx context.Context, n int, side func(n int) (submit func(con
 	if err := errors.Join(c.quiet(ctx), rest(ctx)); err != nil {
 		return w, err
 	}
-	after, err := c.cpu(ctx, processes)
+	after, err := c.cpu(ctx, temporal, processes)
 	if errors.Is(err, errNoProc) || len(processes) == 0 {
 		return w, nil
 	}
@@ -160,23 +188,19 @@ func (c crowd) run(ctx context.Context, n int, side func(n int) (submit func(con
 	return w, err
 }
 
-func (c crowd) cpu(ctx context.Context, processes []*process) (list []time.Duration, err error) {
+func (c crowd) cpu(ctx context.Context, temporal bool, processes []*process) (list []time.Duration, err error) {
 	for _, p := range processes {
 		used, err := cpuOf(p)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, used)
-		if p == c.worker {
-			if used, err = c.temporalCPU(); err != nil {
-				return nil, err
-			}
-			list = append(list, used)
-		}
 	}
 	used, err := c.postgresCPU(ctx)
-	if slices.Contains(processes, c.worker) { // else the server's own work while it is idle
-		list = append(list, used.temporal)
+	if temporal && err == nil { // else it is the server's own work while it is idle
+		var server time.Duration
+		server, err = c.temporalCPU()
+		list = append(list, server, used.temporal)
 	}
 	return append(list, used.rest), err
 }
@@ -215,4 +239,24 @@ func (c crowd) bare(int) (submit func(context.Context, string) error, done func(
 		return c.count(ctx, `SELECT count(*) FROM floor.jobs WHERE status = 'done' AND starts_with(thread, $1)`, prefix)
 	}
 	return submit, done
+}
+
+// flows gives each message to a bare workflow of its own.
+func (c crowd) flows(queue string) way {
+	return func(n int) (submit func(context.Context, string) error, done func(context.Context) (int64, error)) {
+		runs := make(chan client.WorkflowRun, n)
+		submit = func(ctx context.Context, text string) error {
+			run, err := floor.SignalWithStart(ctx, c.temporal, queue, "floor-"+text, text)
+			runs <- run
+			return err
+		}
+		done = func(ctx context.Context) (ended int64, err error) {
+			for ended < int64(n) && err == nil {
+				err = (<-runs).Get(ctx, nil)
+				ended++
+			}
+			return ended, err
+		}
+		return submit, done
+	}
 }

@@ -63,13 +63,14 @@ const (
 	StintActivity = "stint"
 )
 
-// Search attributes, all keywords.
+// Search attributes, all keywords. Those of a thread's turn say what was last worth a write: a turn that takes longer than
+// two seconds, or one that did not succeed.
 const (
 	ThreadAttribute = "BobbinThread"
 	OwnerAttribute  = "BobbinOwner"
-	TurnAttribute   = "BobbinTurn"   // the running turn, or the last one
+	TurnAttribute   = "BobbinTurn"
 	SourceAttribute = "BobbinSource" // of that turn
-	StatusAttribute = "BobbinStatus" // of that turn, or "idle"
+	StatusAttribute = "BobbinStatus" // of that turn: a thread.TurnStatus
 )
 
 // SearchAttributes are the names to register, all of type keyword.
@@ -101,9 +102,10 @@ const (
 
 // ThreadInput starts a thread's workflow, or goes on with it after a roll-over.
 type ThreadInput struct {
-	ThreadID string     `json:"thread_id"`
-	Children []string   `json:"children,omitempty"` // background turns whose workflows were started
-	Lines    []TurnLine `json:"lines,omitempty"`    // what the UI shows of the last turns
+	ThreadID string            `json:"thread_id"`
+	Children []string          `json:"children,omitempty"` // background turns whose workflows were started
+	Lines    []TurnLine        `json:"lines,omitempty"`    // what the UI shows of the last turns
+	Status   thread.TurnStatus `json:"status,omitempty"`   // as the search attributes have it
 }
 
 // TurnLine is what the UI shows of a turn that ended.
@@ -179,6 +181,11 @@ const (
 	StintWait     StintOutcome = "wait"   // the model's provider asks to wait
 	StintBudget   StintOutcome = "budget" // its rounds or its time are used up, or its worker drains
 )
+
+// GoesOn reports whether the turn has more to do after such a stint.
+func (o StintOutcome) GoesOn() bool {
+	return o == StintTools || o == StintWait || o == StintBudget
+}
 
 // RoundLine is what a stint did in one round.
 type RoundLine struct {

@@ -144,11 +144,17 @@ func nudge(ctx context.Context, server client.Client, n store.Nudge) (err error)
 		client.StartWorkflowOptions{
 			ID: id, TaskQueue: contract.TaskQueue, StaticSummary: "Thread " + n.ThreadID, WorkflowTaskTimeout: taskTimeout,
 			WorkflowIDReusePolicy: enums.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
+			TypedSearchAttributes: temporal.NewSearchAttributes(threadKey.ValueSet(n.ThreadID), ownerKey.ValueSet(n.OwnerID)),
 			Priority:              temporal.Priority{PriorityKey: contract.ConversationPriority, FairnessKey: contract.FairnessKey(n.OwnerID)},
 		},
 		contract.ThreadWorkflow, contract.ThreadInput{ThreadID: n.ThreadID})
 	return err
 }
+
+var (
+	threadKey = temporal.NewSearchAttributeKeyKeyword(contract.ThreadAttribute)
+	ownerKey  = temporal.NewSearchAttributeKeyKeyword(contract.OwnerAttribute)
+)
 
 // kindOf names an error for a trace.
 func kindOf(err error) string {

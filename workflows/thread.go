@@ -41,7 +41,6 @@ type threadRun struct {
 	swept   bool     // one of them was a sweep's: what is believed to run may not
 	stops   []string // turns told to stop that were not known to run: the next claim may know them
 	moved   bool     // this run drove a turn or waited, so that it may end for another
-	status  string   // as last written to the search attributes
 }
 
 func (t *threadRun) run(ctx workflow.Context) error {
@@ -159,7 +158,7 @@ func (t *threadRun) turn(ctx workflow.Context, turn contract.TurnRef) (*contract
 	t.running.changed = func() { t.show(ctx) }
 	t.running.full = func() bool { return t.full(ctx) }
 	t.running.waiting = t.claimed.Waiting
-	t.mark(ctx, turn, string(thread.TurnRunning))
+	t.running.long = func() { t.mark(ctx, turn, thread.TurnRunning) }
 	t.show(ctx)
 
 	ended := workflow.NewBufferedChannel(ctx, 1)
@@ -175,7 +174,7 @@ func (t *threadRun) turn(ctx workflow.Context, turn contract.TurnRef) (*contract
 	}
 	t.remember(ctx, out)
 	if out.Next == nil {
-		t.mark(ctx, turn, string(out.Status))
+		t.mark(ctx, turn, out.Status)
 	}
 	return out.Next, nil
 }

@@ -17,6 +17,7 @@ type turnRun struct {
 	turn     contract.TurnRef
 	settings contract.Settings
 	changed  func()      // called when there is something new to show
+	long     func()      // called when the turn takes long
 	full     func() bool // reports whether the workflow's history should start afresh
 
 	stop    func() // cancels what runs; the turn's stop flag is set already
@@ -29,7 +30,7 @@ type turnRun struct {
 }
 
 func newTurnRun(turn contract.TurnRef, settings contract.Settings) *turnRun {
-	return &turnRun{turn: turn, settings: settings, round: 1, stop: func() {}, changed: func() {}, full: func() bool { return false }}
+	return &turnRun{turn: turn, settings: settings, round: 1, stop: func() {}, changed: func() {}, long: func() {}, full: func() bool { return false }}
 }
 
 // drive returns when the turn has ended, or errRollOver between two stints. Else only the end of the workflow itself makes
@@ -43,6 +44,9 @@ func (r *turnRun) drive(ctx workflow.Context) (contract.Ended, error) {
 		res, err := r.stint(work)
 		if err != nil { // cancelled, or given up by Temporal: the end knows from Postgres which
 			return r.end(ctx, thread.FailInternal)
+		}
+		if res.Outcome.GoesOn() {
+			r.long()
 		}
 		switch res.Outcome {
 		case contract.StintTools:
@@ -137,6 +141,7 @@ func (r *turnRun) heard(p contract.Progress) {
 		return
 	}
 	r.waiting, r.round = p.Waiting, p.Round
+	r.long()
 	r.show(progressText(p))
 }
 
@@ -170,17 +175,15 @@ func attributes(threadID, ownerID string, turn contract.TurnRef, status string) 
 		sourceKey.ValueSet(string(turn.Source)), statusKey.ValueSet(status))
 }
 
-// mark writes the search attributes, all at first and then what changed.
-func (t *threadRun) mark(ctx workflow.Context, turn contract.TurnRef, status string) {
-	updates := []temporal.SearchAttributeUpdate{statusKey.ValueSet(status)}
-	if status == string(thread.TurnRunning) {
-		updates = append(updates, turnKey.ValueSet(turn.ID), sourceKey.ValueSet(string(turn.Source)))
+// mark writes a turn's status to the search attributes where they say another. Each write costs Temporal more than a round
+// costs the rest, so a turn that is short and succeeds leaves none.
+func (t *threadRun) mark(ctx workflow.Context, turn contract.TurnRef, status thread.TurnStatus) {
+	if status == t.in.Status || status == thread.TurnSucceeded && t.in.Status == "" {
+		return
 	}
-	if t.status == "" {
-		updates = append(updates, threadKey.ValueSet(t.in.ThreadID), ownerKey.ValueSet(t.claimed.OwnerID))
-	}
-	t.status = status
-	if err := workflow.UpsertTypedSearchAttributes(ctx, updates...); err != nil {
+	t.in.Status = status
+	err := workflow.UpsertTypedSearchAttributes(ctx, statusKey.ValueSet(string(status)), turnKey.ValueSet(turn.ID), sourceKey.ValueSet(string(turn.Source)))
+	if err != nil {
 		workflow.GetLogger(ctx).Warn("search attributes not written", "error", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 )
@@ -35,7 +36,14 @@ func commands() []command {
 	}
 }
 
+// gcPercent is how much the heap may grow before it is collected, where GOGC does not say. It is small, and the runtime's
+// default of 100 spends a tenth of a busy worker's CPU on it.
+const gcPercent = 400
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
