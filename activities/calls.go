@@ -44,7 +44,7 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 	if len(inside) > 0 {
 		s.enter(ctx, calls[0].Round, names)
 	}
-	var moved atomic.Bool
+	var moved, waits atomic.Bool
 	group, limited := errgroup.WithContext(limited)
 	for _, c := range inside {
 		group.Go(func() error {
@@ -53,7 +53,13 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 					return err
 				}
 			}
-			err := insist(ctx, func(ctx context.Context) error { return s.Store.FinishCall(ctx, s.ref, *c) })
+			err := insist(ctx, func(ctx context.Context) error {
+				steered, err := s.Store.FinishCall(ctx, s.ref, *c)
+				if steered {
+					waits.Store(true)
+				}
+				return err
+			})
 			if errors.Is(err, thread.ErrMoved) { // the others may go on
 				moved.Store(true)
 				return nil
@@ -62,8 +68,13 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 		})
 	}
 	err := group.Wait()
-	if err == nil && moved.Load() {
+	switch {
+	case err == nil && moved.Load():
 		err = thread.ErrMoved
+	case waits.Load():
+		s.head = headWaits
+	case len(inside) > 0:
+		s.head = headEmpty // the last of them was written with nothing on the steering row
 	}
 	return calls, err
 }

@@ -41,6 +41,7 @@ type stint struct {
 	loadedAt time.Time // when the counters were read
 	model    int       // number of the model attempt, which deltas carry
 	waiting  int
+	head     head         // of the round to come
 	limited  bool         // the owner has a spending limit
 	read     reading      // of the last model call
 	charge   store.Charge // of the model call whose round is to be committed
@@ -127,6 +128,7 @@ var errBarren = errors.New("the turn gets nowhere")
 func (s *stint) load(ctx context.Context) (agent.State, error) {
 	var w *store.Work
 	var err error
+	s.head = headUnknown
 	if s.begun {
 		w, err = s.Store.Load(ctx, s.ref, s.turn.Attempt)
 	} else if w, err = s.Store.Begin(ctx, s.ref, s.turn.Attempt, s.attempt); err == nil {
@@ -162,7 +164,8 @@ func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
 	}
 	began := time.Now()
 	ctx, span := tracing.Start(ctx, "take")
-	entries, err := s.Store.Take(ctx, s.turn.ID)
+	entries, err := s.takeAt(ctx, s.head)
+	s.head = headUnknown
 	s.metrics.took(began, len(entries), err)
 	span.Set(tracing.Loaded.Bool(len(entries) > 0))
 	span.End(s.kindOf(ctx, err))
@@ -175,6 +178,25 @@ func (s *stint) take(ctx context.Context) ([]thread.Entry, error) {
 		activity.GetLogger(ctx).Warn("take failed, the message stays queued", "turn", s.turn.ID, "error", err)
 	}
 	return entries, nil
+}
+
+// head says what is known of the steering row at a round head. The result of a call tells it, as of its commit.
+type head int
+
+const (
+	headUnknown head = iota
+	headEmpty
+	headWaits
+)
+
+func (s *stint) takeAt(ctx context.Context, h head) ([]thread.Entry, error) {
+	switch h {
+	case headEmpty:
+		return nil, nil
+	case headWaits:
+		return s.Store.TakeSeen(ctx, s.ref)
+	}
+	return s.Store.Take(ctx, s.turn.ID)
 }
 
 func (s *stint) call(ctx context.Context, round int, p thread.Prompt, limit time.Duration) (thread.Reply, error) {

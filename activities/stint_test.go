@@ -336,7 +336,8 @@ func TestAToolThatRunsOnAWorkerThatLivesIsWaitedFor(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, contract.StintWait, w.stint(turn).Outcome)
 	call.State, call.Result = thread.CallSucceeded, "sent"
-	require.NoError(t, b.db.FinishCall(b.ctx(), at, call))
+	_, err = b.db.FinishCall(b.ctx(), at, call)
+	require.NoError(t, err)
 	require.Equal(t, contract.StintAnswered, w.stint(turn).Outcome)
 }
 

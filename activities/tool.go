@@ -55,7 +55,10 @@ func (a *Activities) act(ctx context.Context, ref store.TurnRef, call thread.Cal
 	a.detached.Go(func() {
 		err := a.runTool(ctx, ref, &call)
 		if err == nil {
-			err = insist(ctx, func(ctx context.Context) error { return a.Store.FinishCall(ctx, ref, call) })
+			err = insist(ctx, func(ctx context.Context) error {
+				_, err := a.Store.FinishCall(ctx, ref, call)
+				return err
+			})
 		}
 		if quiet(err) != nil {
 			activity.GetLogger(ctx).Error("a tool's outcome was not recorded", "turn", ref.ID, "tool", call.Name, "error", err)

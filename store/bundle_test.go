@@ -187,9 +187,15 @@ func (r run) finish(index int, result string) error {
 	r.t.Helper()
 	var n int
 	r.scan(`SELECT max(n) FROM rounds WHERE turn_id = $1`, []any{r.ref.ID}, &n)
-	return r.db.FinishCall(r.ctx(), r.ref, thread.Call{
+	return finish(r.ctx(), r.db, r.ref, thread.Call{
 		TurnID: r.ref.ID, Round: n, Index: index, Name: "t", State: thread.CallSucceeded, Result: result,
 	})
+}
+
+// finish writes a result, and lets be whether a message waits.
+func finish(ctx context.Context, db *store.DB, ref store.TurnRef, call thread.Call) error {
+	_, err := db.FinishCall(ctx, ref, call)
+	return err
 }
 
 func (r run) end(o store.Outcome) store.Ended {

@@ -25,7 +25,7 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, work
 			return r.Scan(&call.ID, &call.Name, &call.Arguments, &call.State)
 		})
 	}
-	err = db.fenced(ctx, "start call", ref, PointCall, reads, func(t *tx, b *pgx.Batch, _ *turnRow) error {
+	err = db.fenced(ctx, "start call", ref, PointCall, reads, func(t *tx, b *pgx.Batch) error {
 		if ok = *state == thread.CallPending; !ok {
 			return nil
 		}
@@ -39,74 +39,81 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, work
 	return call, ok, err
 }
 
-// FinishCall records a call's result once. ErrMoved: another holder's result stands, which the session must be read for.
+// FinishCall records a call's result once, and reports whether a message waits that the round head is to take: one whose
+// accept was committed before this is seen. ErrMoved: another holder's result stands, which the session must be read for.
 // Where the turn ended meanwhile the outcome of a call that had started still goes to its row, outside the fence, and
 // ErrFenced is returned.
-func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) error {
+func (db *DB) FinishCall(ctx context.Context, ref TurnRef, call thread.Call) (waits bool, err error) {
 	call.Name, call.Result = clean(call.Name), clean(call.Result)
-	var step *thread.Step
-	var stands *thread.Call
-	reads := func(b *pgx.Batch) {
-		b.Queue(`
-			SELECT state, COALESCE(result, '')
-			FROM calls
-			WHERE turn_id = $1 AND round = $2 AND idx = $3
-			FOR NO KEY UPDATE`, ref.ID, call.Round, call.Index).Query(first(&stands, scanOutcome))
-		b.Queue(`
-			SELECT `+stepColumns+`
-			FROM calls c
-			JOIN steps s ON s.turn_id = c.turn_id AND s.n = c.step
-			WHERE c.turn_id = $1 AND c.round = $2 AND c.idx = $3 AND c.state IN ('pending', 'started')`,
-			ref.ID, call.Round, call.Index).Query(first(&step, scanStep))
-	}
-	err := db.fenced(ctx, "finish call", ref, PointCall, reads, func(t *tx, b *pgx.Batch, _ *turnRow) error {
+	var at *openCall
+	reads := func(b *pgx.Batch) { queueCall(b, ref, call, &at) }
+	err = db.fenced(ctx, "finish call", ref, PointCall, reads, func(t *tx, b *pgx.Batch) error {
 		switch {
-		case stands == nil:
+		case at == nil:
 			return thread.ErrNotFound
-		case stands.State == thread.CallInterrupted:
+		case at.state == thread.CallInterrupted:
 			b.Queue(outcome, outcomeArgs(ref, call))
 			return nil
-		case stands.State == call.State && stands.Result == call.Result:
+		case at.state == call.State && at.result == call.Result:
 			return nil
-		case !stands.State.Open():
+		case !at.state.Open():
 			return thread.ErrMoved
 		}
-		writeResult(b, ref.ID, call)
-		step.Status, step.FinishedAt = thread.StepDone, &t.now
-		failures := `jsonb_build_object(@tool::text, 0)`
+		step := &at.step
+		step.Status, step.FinishedAt, step.Detail = thread.StepDone, &t.now, withResult(step.Detail, call.Result)
 		if call.State == thread.CallFailed {
 			step.Status = thread.StepFailed
-			failures = `jsonb_build_object(@tool::text, COALESCE((tool_failures ->> @tool)::integer, 0) + 1)`
 		}
-		step.Detail = withResult(step.Detail, call.Result)
-		b.Queue(`
-			UPDATE steps
-			SET status = @status, finished_at = @now, detail = @detail
-			WHERE turn_id = @turn AND n = @n`, pgx.NamedArgs{
-			"turn": ref.ID, "n": step.N, "status": string(step.Status), "now": t.now, "detail": step.Detail,
-		})
-		b.Queue(`UPDATE turns SET driven_at = @now, barren = 0, tool_failures = tool_failures || `+failures+` WHERE id = @turn`,
-			pgx.NamedArgs{"turn": ref.ID, "now": t.now, "tool": call.Name})
+		writeResult(b, ref, call, step)
 		t.emitStep(thread.EventStepUpdated, step)
 		return nil
 	})
 	if errors.Is(err, thread.ErrFenced) {
-		return errors.Join(err, db.recordOutcome(ctx, ref, call))
+		return false, errors.Join(err, db.recordOutcome(ctx, ref, call))
 	}
-	return err
+	return err == nil && at.waits, err
 }
 
-func scanOutcome(r pgx.Row) (*thread.Call, error) {
-	var c thread.Call
-	return &c, r.Scan(&c.State, &c.Result)
+// openCall is a call before its result is written.
+type openCall struct {
+	state  thread.CallState
+	result string
+	step   thread.Step
+	waits  bool // a message is on the steering row; its accept and the fence exclude each other
 }
 
-func writeResult(b *pgx.Batch, turnID string, call thread.Call) {
+func queueCall(b *pgx.Batch, ref TurnRef, call thread.Call, at **openCall) {
 	b.Queue(`
-		UPDATE calls
-		SET state = @state, result = @result, finished_at = clock_timestamp()
-		WHERE turn_id = @turn AND round = @round AND idx = @idx AND state IN ('pending', 'started')`, pgx.NamedArgs{
-		"turn": turnID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
+		SELECT c.state, COALESCE(c.result, ''), s.n, s.kind, s.title, s.started_at, s.detail,
+			EXISTS (SELECT FROM steering q WHERE q.thread_id = $4 AND q.state = 'queued')
+		FROM calls c
+		JOIN steps s ON s.turn_id = c.turn_id AND s.n = c.step
+		WHERE c.turn_id = $1 AND c.round = $2 AND c.idx = $3
+		FOR NO KEY UPDATE OF c`, ref.ID, call.Round, call.Index, ref.ThreadID).Query(first(at, func(r pgx.Row) (*openCall, error) {
+		o := openCall{step: thread.Step{TurnID: ref.ID}}
+		s := &o.step
+		return &o, r.Scan(&o.state, &o.result, &s.N, &s.Kind, &s.Title, &s.StartedAt, &s.Detail, &o.waits)
+	}))
+}
+
+// writeResult writes what came of a call, its step, and that the tool failed once more or not.
+func writeResult(b *pgx.Batch, ref TurnRef, call thread.Call, step *thread.Step) {
+	b.Queue(`
+		WITH result AS (
+			UPDATE calls
+			SET state = @state, result = @result, finished_at = @now
+			WHERE turn_id = @turn AND round = @round AND idx = @idx AND state IN ('pending', 'started')
+		), step AS (
+			UPDATE steps
+			SET status = @status, finished_at = @now, detail = @detail
+			WHERE turn_id = @turn AND n = @n
+		)
+		UPDATE turns
+		SET driven_at = @now, barren = 0, tool_failures = tool_failures || jsonb_build_object(@tool::text,
+			CASE WHEN @state = 'failed' THEN COALESCE((tool_failures ->> @tool)::integer, 0) + 1 ELSE 0 END)
+		WHERE id = @turn`, pgx.NamedArgs{
+		"turn": ref.ID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
+		"n": step.N, "status": string(step.Status), "now": step.FinishedAt, "detail": step.Detail, "tool": call.Name,
 	})
 }
 

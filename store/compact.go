@@ -31,15 +31,17 @@ const (
 func (db *DB) Compact(ctx context.Context, ref TurnRef, s Summary) error {
 	s.Text, s.Model = clean(s.Text), clean(s.Model)
 	var n int
+	var turn *turnRow
 	end := int64(-1)
 	reads := func(b *pgx.Batch) {
+		queueTurn(b, ref.ID, &turn)
 		b.Queue(`
 			SELECT (SELECT COALESCE(max(n), 0) FROM summaries WHERE session_id = $1),
 				(SELECT COALESCE(max(pos), -1) FROM entries WHERE session_id = $1)`, ref.session()).QueryRow(func(r pgx.Row) error {
 			return r.Scan(&n, &end)
 		})
 	}
-	return db.fenced(ctx, "compact", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
+	return db.fenced(ctx, "compact", ref, PointRound, reads, func(t *tx, b *pgx.Batch) error {
 		if n != s.N-1 {
 			return thread.ErrMoved
 		}
@@ -93,7 +95,7 @@ func (s Summary) upto(ref TurnRef, turn *turnRow) (own, history int64) {
 
 // Summarising tells who watches that a turn summarises, which takes as long as a model call.
 func (db *DB) Summarising(ctx context.Context, ref TurnRef) error {
-	return db.fenced(ctx, "summarising", ref, PointRound, nil, func(t *tx, b *pgx.Batch, _ *turnRow) error {
+	return db.fenced(ctx, "summarising", ref, PointRound, nil, func(t *tx, b *pgx.Batch) error {
 		b.Queue(`UPDATE turns SET driven_at = $2 WHERE id = $1`, ref.ID, t.now)
 		t.phase(ref.ID, thread.PhaseSummarising)
 		return nil
@@ -103,7 +105,7 @@ func (db *DB) Summarising(ctx context.Context, ref TurnRef) error {
 // Recover keeps what a turn does once until a message is loaded: that the provider refused a prompt of so many tokens as
 // too long (0: none), and that no summary could be had, after which the failures of model calls count from none.
 func (db *DB) Recover(ctx context.Context, ref TurnRef, refused int64, noSummary bool) error {
-	return db.fenced(ctx, "recover", ref, PointRound, nil, func(t *tx, b *pgx.Batch, _ *turnRow) error {
+	return db.fenced(ctx, "recover", ref, PointRound, nil, func(t *tx, b *pgx.Batch) error {
 		b.Queue(`
 			UPDATE turns
 			SET refused_tokens = GREATEST(refused_tokens, @refused), summary_failed = summary_failed OR @none, driven_at = @now,

@@ -64,7 +64,7 @@ type end struct {
 	turn    *turnRow
 	answer  *string // the text of the round that answers
 	partial string  // what had been written of an answer
-	lost    thread.Usage
+	lost    leftover
 	limit   thread.Spending // of the owner
 }
 
@@ -209,8 +209,10 @@ func noticeOf(code thread.FailCode) string {
 
 // writeLost settles the model calls that the turn's workers left.
 func (e *end) writeLost() {
-	e.turn.Usage, e.lost = e.turn.Usage.Add(e.lost), thread.Usage{}
-	queueLost(e.b, e.turn.ID)
+	if e.lost.calls > 0 {
+		e.turn.Usage, e.lost = e.turn.Usage.Add(e.lost.Usage), leftover{}
+		queueLost(e.b, e.turn.ID)
+	}
 }
 
 // The results that a call gets when its turn ends first.

@@ -14,8 +14,9 @@ import (
 )
 
 // flushes counts round trips: each batch, and each statement that goes by itself. What the wake-ups send is not counted,
-// as no operation waits for it; nor is the preparing of statements, once a connection and statement.
-type flushes struct{ n atomic.Int64 }
+// as no operation waits for it; nor is the preparing of statements, once a connection and statement. statements counts those
+// of batches, BEGIN and COMMIT among them.
+type flushes struct{ n, statements atomic.Int64 }
 
 func (f *flushes) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	if !strings.Contains(d.SQL, "pg_notify") && !strings.HasPrefix(d.SQL, "LISTEN") {
@@ -29,8 +30,10 @@ func (f *flushes) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceB
 	f.n.Add(1)
 	return ctx
 }
-func (f *flushes) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (f *flushes) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (f *flushes) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {
+	f.statements.Add(1)
+}
+func (f *flushes) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
 // Round trips are what an operation costs; beyond eight clients nothing else counts.
 func TestRoundTripsOfEachOperation(t *testing.T) {
@@ -67,7 +70,7 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 	cost(2, "commit round", func() error { _, err := b.db.CommitRound(b.ctx(), r.ref, round); return err })
 	cost(2, "start call", func() error { _, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, "w"); return err })
 	result := thread.Call{TurnID: r.ref.ID, Round: 1, State: thread.CallSucceeded}
-	cost(2, "finish call", func() error { return b.db.FinishCall(b.ctx(), r.ref, result) })
+	cost(2, "finish call", func() error { return finish(b.ctx(), b.db, r.ref, result) })
 	cost(2, "fail attempt", func() error { _, err := b.db.FailAttempt(b.ctx(), r.ref, 1); return err })
 	repeat := func(key string) *store.Repeat { return &store.Repeat{Key: key} }
 	cost(2, "withdraw steering", func() error { _, err := b.db.WithdrawSteering(b.ctx(), owner, b.thread, repeat("w")); return err })
@@ -93,4 +96,31 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 		return err
 	})
 	cost(2, "reset", func() error { _, err := b.db.Reset(b.ctx(), owner, b.thread, repeat("r")); return err })
+}
+
+// A turn is mostly rounds, so what a round costs is what the whole costs.
+func TestStatementsOfARound(t *testing.T) {
+	f := &flushes{}
+	b := setup(t, func(c *store.Config) { c.Tracer = f })
+	r := b.start("hello")
+	cost := func(flushes, statements int, name string, op func() error) {
+		t.Helper()
+		n, s := f.n.Load(), f.statements.Load()
+		require.NoError(t, op(), name)
+		require.Equal(t, [2]int{flushes, statements}, [2]int{int(f.n.Load() - n), int(f.statements.Load() - s)}, name)
+	}
+	round := r.next(store.RoundCalls, "Let me look.", tool("a"), tool("b"))
+	round.Notes, round.Reply.Reasoning = []string{"Wrap up."}, "Hm."
+	cost(2, 6, "commit round: BEGIN, lock, read, write, events, COMMIT", func() error {
+		_, err := b.db.CommitRound(b.ctx(), r.ref, round)
+		return err
+	})
+	for i := range 2 {
+		cost(2, 6, "finish call: likewise", func() error { return r.finish(i, "7") })
+	}
+	round = r.next(store.RoundAnswer, "Seven.")
+	cost(2, 5, "commit answer: nobody is told before the end", func() error {
+		_, err := b.db.CommitRound(b.ctx(), r.ref, round)
+		return err
+	})
 }

@@ -134,9 +134,56 @@ func (db *DB) Settle(ctx context.Context, ref TurnRef, c Charge) error {
 	})
 }
 
-// queueCharge settles a call. The caller has locked or written the turn's row in an earlier statement: that orders all that
-// settle calls of one turn, and its slot of the month is locked after it.
+// queueCharge settles a call. The caller has locked the turn's row in an earlier statement.
 func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
+	b.Queue(`
+		WITH `+chargeLine+`
+		UPDATE turns t
+		SET `+chargeCounts+`
+		FROM line
+		LEFT JOIN was ON true
+		WHERE t.id = @turn`, c.args(ref))
+}
+
+// chargeLine settles a call: line is its row in the ledger, none if it was settled before; was is what it had been before. An
+// ID that two settle at once is written by one of them; so the line comes first, then the turn, then its slot of the month.
+const chargeLine = `
+	was AS (
+		SELECT settled.*, CASE WHEN l.state = 'reserved' THEN l.reserved ELSE 0 END AS held
+		FROM ledger l
+		LEFT JOIN ledger settled ON settled.id = l.id AND settled.state = 'settled'
+		WHERE l.id = @id
+	), line AS (
+		INSERT INTO ledger AS l (id, owner_id, thread_id, turn_id, round, attempt, month, model, state, outcome, estimated,
+			input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, created_at, settled_at)
+		SELECT @id, owner_id, id, @turn, @round, @attempt, date_trunc('month', now())::date, @model, @state, NULLIF(@outcome, ''), @estimated,
+			@input, @cached, @output, @reasoning, @cost, clock_timestamp(), clock_timestamp()
+		FROM threads
+		WHERE id = @thread
+		ON CONFLICT (id) DO UPDATE
+		SET model = EXCLUDED.model, state = EXCLUDED.state, outcome = EXCLUDED.outcome, estimated = EXCLUDED.estimated,
+			input_tokens = EXCLUDED.input_tokens, cached_tokens = EXCLUDED.cached_tokens, output_tokens = EXCLUDED.output_tokens,
+			reasoning_tokens = EXCLUDED.reasoning_tokens, cost = EXCLUDED.cost, settled_at = EXCLUDED.settled_at
+		WHERE l.state = 'reserved' OR l.outcome = 'lost'
+		RETURNING l.*
+	), month AS (
+		INSERT INTO spending_slots AS s (owner_id, month, slot, spent, reserved)
+		SELECT line.owner_id, line.month, @slot, line.cost - COALESCE(was.cost, 0), -COALESCE(was.held, 0)
+		FROM line
+		LEFT JOIN was ON true
+		ON CONFLICT (owner_id, month, slot) DO UPDATE SET spent = s.spent + EXCLUDED.spent, reserved = s.reserved + EXCLUDED.reserved
+	)`
+
+// chargeCounts counts a line in its turn t.
+const chargeCounts = `
+	input_tokens = t.input_tokens + COALESCE(line.input_tokens - COALESCE(was.input_tokens, 0), 0),
+	cached_tokens = t.cached_tokens + COALESCE(line.cached_tokens - COALESCE(was.cached_tokens, 0), 0),
+	output_tokens = t.output_tokens + COALESCE(line.output_tokens - COALESCE(was.output_tokens, 0), 0),
+	reasoning_tokens = t.reasoning_tokens + COALESCE(line.reasoning_tokens - COALESCE(was.reasoning_tokens, 0), 0),
+	cost = t.cost + COALESCE(line.cost - COALESCE(was.cost, 0), 0)`
+
+// args are the arguments of chargeLine. Without an ID the call gets one.
+func (c Charge) args(ref TurnRef) pgx.NamedArgs {
 	if c.ID == "" {
 		c.ID = NewChargeID()
 	}
@@ -144,46 +191,12 @@ func queueCharge(b *pgx.Batch, ref TurnRef, c Charge) {
 	if c.Outcome == ChargeUnmade {
 		state, c.Usage, c.Estimated = "released", thread.Usage{}, false
 	}
-	b.Queue(`
-		WITH was AS (
-			SELECT settled.*, CASE WHEN l.state = 'reserved' THEN l.reserved ELSE 0 END AS held
-			FROM ledger l
-			LEFT JOIN ledger settled ON settled.id = l.id AND settled.state = 'settled'
-			WHERE l.id = @id
-		), line AS (
-			INSERT INTO ledger AS l (id, owner_id, thread_id, turn_id, round, attempt, month, model, state, outcome, estimated,
-				input_tokens, cached_tokens, output_tokens, reasoning_tokens, cost, created_at, settled_at)
-			SELECT @id, owner_id, id, @turn, @round, @attempt, date_trunc('month', now())::date, @model, @state, NULLIF(@outcome, ''), @estimated,
-				@input, @cached, @output, @reasoning, @cost, clock_timestamp(), clock_timestamp()
-			FROM threads
-			WHERE id = @thread
-			ON CONFLICT (id) DO UPDATE
-			SET model = EXCLUDED.model, state = EXCLUDED.state, outcome = EXCLUDED.outcome, estimated = EXCLUDED.estimated,
-				input_tokens = EXCLUDED.input_tokens, cached_tokens = EXCLUDED.cached_tokens, output_tokens = EXCLUDED.output_tokens,
-				reasoning_tokens = EXCLUDED.reasoning_tokens, cost = EXCLUDED.cost, settled_at = EXCLUDED.settled_at
-			WHERE l.state = 'reserved' OR l.outcome = 'lost'
-			RETURNING l.*
-		), month AS (
-			INSERT INTO spending_slots AS s (owner_id, month, slot, spent, reserved)
-			SELECT line.owner_id, line.month, @slot, line.cost - COALESCE(was.cost, 0), -COALESCE(was.held, 0)
-			FROM line
-			LEFT JOIN was ON true
-			ON CONFLICT (owner_id, month, slot) DO UPDATE SET spent = s.spent + EXCLUDED.spent, reserved = s.reserved + EXCLUDED.reserved
-		)
-		UPDATE turns t
-		SET input_tokens = t.input_tokens + line.input_tokens - COALESCE(was.input_tokens, 0),
-			cached_tokens = t.cached_tokens + line.cached_tokens - COALESCE(was.cached_tokens, 0),
-			output_tokens = t.output_tokens + line.output_tokens - COALESCE(was.output_tokens, 0),
-			reasoning_tokens = t.reasoning_tokens + line.reasoning_tokens - COALESCE(was.reasoning_tokens, 0),
-			cost = t.cost + line.cost - COALESCE(was.cost, 0)
-		FROM line
-		LEFT JOIN was ON true
-		WHERE t.id = @turn`, pgx.NamedArgs{
+	return pgx.NamedArgs{
 		"id": c.ID, "thread": ref.ThreadID, "turn": ref.ID, "slot": slotOf(ref.ID), "round": c.Round, "attempt": c.Attempt,
-		"model": modelName(c.Model), "state": state,
-		"outcome": string(c.Outcome), "estimated": c.Estimated, "input": c.Usage.InputTokens, "cached": c.Usage.CachedTokens,
-		"output": c.Usage.OutputTokens, "reasoning": c.Usage.ReasoningTokens, "cost": c.Usage.Cost,
-	})
+		"model": modelName(c.Model), "state": state, "outcome": string(c.Outcome), "estimated": c.Estimated,
+		"input": c.Usage.InputTokens, "cached": c.Usage.CachedTokens, "output": c.Usage.OutputTokens,
+		"reasoning": c.Usage.ReasoningTokens, "cost": c.Usage.Cost,
+	}
 }
 
 // queueMonth locks the owner's row of this month, which it makes if it must: reservations come one after the other.
@@ -222,12 +235,20 @@ const monthSums = `
 		SELECT spent, reserved FROM spending_slots WHERE owner_id = o.id AND month = m.month
 	) r`
 
+// leftover is what a dead worker left of a turn's reservations.
+type leftover struct {
+	calls int
+	thread.Usage
+}
+
 // queueOpen reads what queueLost would count.
-func queueOpen(b *pgx.Batch, turnID string, lost *thread.Usage) {
+func queueOpen(b *pgx.Batch, turnID string, l *leftover) {
 	b.Queue(`
-		SELECT COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cost), 0)::bigint
+		SELECT count(*), COALESCE(sum(input_tokens), 0)::bigint, COALESCE(sum(cost), 0)::bigint
 		FROM ledger
-		WHERE turn_id = $1 AND state = 'reserved'`, turnID).QueryRow(func(r pgx.Row) error { return r.Scan(&lost.InputTokens, &lost.Cost) })
+		WHERE turn_id = $1 AND state = 'reserved'`, turnID).QueryRow(func(r pgx.Row) error {
+		return r.Scan(&l.calls, &l.InputTokens, &l.Cost)
+	})
 }
 
 // queueLost settles what a dead worker left of a turn's reservations, at what the calls are estimated to have read: whether

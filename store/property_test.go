@@ -206,7 +206,7 @@ func (c *crowd) calls(db *store.DB, ref store.TurnRef, open []thread.Call) bool 
 			}
 		}
 		call.State, call.Result = thread.CallSucceeded, "done"
-		if err := db.FinishCall(c.ctx(), ref, call); !c.ok(err, thread.ErrFenced) {
+		if err := finish(c.ctx(), db, ref, call); !c.ok(err, thread.ErrFenced) {
 			return false
 		}
 	}

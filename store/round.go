@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -45,23 +46,35 @@ const (
 func (db *DB) CommitRound(ctx context.Context, ref TurnRef, r Round) ([]thread.Entry, error) {
 	r.clean()
 	var entries []thread.Entry
-	var shown bool
-	end := int64(-1)
-	reads := func(b *pgx.Batch) {
-		queueShown(b, ref.ID, &shown)
-		b.Queue(`SELECT COALESCE(max(pos), -1) FROM entries WHERE session_id = $1`, ref.session()).QueryRow(func(row pgx.Row) error {
-			return row.Scan(&end)
-		})
-	}
-	err := db.fenced(ctx, "commit round", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
-		if end != r.Base || turn.Rounds != r.N-1 {
+	var at *progress
+	reads := func(b *pgx.Batch) { queueProgress(b, ref, &at) }
+	err := db.fenced(ctx, "commit round", ref, PointRound, reads, func(t *tx, b *pgx.Batch) error {
+		if at.end != r.Base || at.rounds != r.N-1 {
 			return thread.ErrMoved
 		}
-		c := &roundCommit{tx: t, b: b, turn: turn, r: r, ref: ref, shown: shown}
-		entries = c.write()
+		c := &roundCommit{tx: t, ref: ref, r: r, at: at}
+		entries = c.write(b)
 		return nil
 	})
 	return entries, err
+}
+
+// progress is where a turn stands before a round is written.
+type progress struct {
+	rounds, steps int
+	modelFailures int
+	end           int64 // last position of its session; -1: none
+	shown         bool  // text of this round was shown as deltas
+}
+
+func queueProgress(b *pgx.Batch, ref TurnRef, at **progress) {
+	b.Queue(`
+		SELECT t.rounds, t.steps, t.model_failures, COALESCE((SELECT max(pos) FROM entries WHERE session_id = $2), -1),`+shownColumn+`
+		FROM turns t
+		WHERE t.id = $1`, ref.ID, ref.session()).Query(first(at, func(r pgx.Row) (*progress, error) {
+		var p progress
+		return &p, r.Scan(&p.rounds, &p.steps, &p.modelFailures, &p.end, &p.shown)
+	}))
 }
 
 func (r *Round) clean() {
@@ -80,71 +93,44 @@ func (r TurnRef) session() string {
 	return r.ThreadID
 }
 
+// roundCommit gathers the rows of a round and writes them with one statement.
 type roundCommit struct {
 	*tx
-	b    *pgx.Batch
-	turn *turnRow
-	r    Round
-	ref  TurnRef
+	ref TurnRef
+	r   Round
+	at  *progress
 
-	shown bool // text of this round was shown as deltas
+	list  []thread.Entry
+	steps []thread.Step
+	asked []int // number of each call's step
 }
 
-func (c *roundCommit) write() []thread.Entry {
-	entries := c.entries()
-	c.writeRound(entries)
-	c.writeSteps(entries)
-	c.writeCounters()
-	charge := c.r.Charge
-	charge.Round, charge.Model, charge.Usage, charge.Estimated = c.r.N, c.r.Reply.Model, c.r.Reply.Usage, c.r.Reply.Estimated
-	charge.Outcome = ChargeOK
-	queueCharge(c.b, c.ref, charge)
-	return entries
+func (c *roundCommit) write(b *pgx.Batch) []thread.Entry {
+	c.entries()
+	c.think()
+	c.ask()
+	c.queue(b)
+	return c.list
 }
 
-func (c *roundCommit) entries() []thread.Entry {
-	var list []thread.Entry
+func (c *roundCommit) entries() {
 	for _, note := range c.r.Notes {
-		list = append(list, thread.Entry{Kind: thread.EntryNote, TurnID: c.turn.ID, Round: c.r.N, Text: note})
+		c.list = append(c.list, thread.Entry{Kind: thread.EntryNote, TurnID: c.ref.ID, Round: c.r.N, Text: note})
 	}
 	if c.r.Outcome == RoundCalls || c.r.Outcome == RoundAnswer {
-		list = append(list, thread.Entry{
-			Kind: thread.EntryAssistant, TurnID: c.turn.ID, Round: c.r.N, Text: c.r.Reply.Text, Reasoning: c.r.Reply.Reasoning,
+		c.list = append(c.list, thread.Entry{
+			Kind: thread.EntryAssistant, TurnID: c.ref.ID, Round: c.r.N, Text: c.r.Reply.Text, Reasoning: c.r.Reply.Reasoning,
 			Input: c.r.Reply.Counted(),
 		})
 	}
-	for i := range list {
-		list[i].Pos = c.r.Base + 1 + int64(i)
+	for i := range c.list {
+		c.list[i].Pos = c.r.Base + 1 + int64(i)
 	}
-	return list
 }
 
-func (c *roundCommit) writeRound(entries []thread.Entry) {
-	var pos *int64
-	for i := range entries {
-		e := entries[i]
-		if e.Kind == thread.EntryAssistant {
-			pos = &entries[i].Pos
-		}
-		c.b.Queue(`
-			INSERT INTO entries (session_id, pos, kind, turn_id, round, text, reasoning)
-			VALUES (@session, @pos, @kind, @turn, @round, @text, @reasoning)`, pgx.NamedArgs{
-			"session": c.ref.session(), "pos": e.Pos, "kind": string(e.Kind), "turn": c.turn.ID, "round": e.Round, "text": e.Text,
-			"reasoning": e.Reasoning,
-		})
-	}
-	c.b.Queue(`
-		INSERT INTO rounds (turn_id, n, outcome, entry_pos, model, finish, input_tokens, output_tokens, attempts, finished_at)
-		VALUES (@turn, @n, @outcome, @pos, @model, @finish, @in, @out, @attempts, @now)`, pgx.NamedArgs{
-		"turn": c.turn.ID, "n": c.r.N, "outcome": string(c.r.Outcome), "pos": pos, "model": c.r.Reply.Model,
-		"finish": string(c.r.Reply.Finish), "in": c.r.Reply.Counted(), "out": c.r.Reply.Usage.OutputTokens,
-		"attempts": c.turn.limit.ModelFailures + 1, "now": c.now,
-	})
-}
-
-// writeSteps writes the round's reasoning and calls. Text beside tool calls is not the answer: it moves from the answer to
-// the Thinking.
-func (c *roundCommit) writeSteps(entries []thread.Entry) {
+// think makes a step of what the model thought. Text beside tool calls is not the answer: it moves from the answer to the
+// Thinking.
+func (c *roundCommit) think() {
 	thought := c.r.Reply.Reasoning
 	if c.r.Outcome == RoundCalls {
 		thought = joinTexts(thought, c.r.Reply.Text)
@@ -153,74 +139,135 @@ func (c *roundCommit) writeSteps(entries []thread.Entry) {
 		c.step(thread.StepReasoning, "Thinking", thread.StepDone, map[string]any{"text": thought})
 	}
 	if c.r.Outcome != RoundAnswer {
-		c.void(c.ref, c.shown, string(c.r.Outcome))
+		c.void(c.ref, c.at.shown, string(c.r.Outcome))
 	}
 	if c.r.Outcome == RoundCalls {
 		c.phase(c.ref.ID, thread.PhaseTools)
 	}
+}
+
+func (c *roundCommit) ask() {
 	for i, call := range c.r.Calls {
 		n := c.step(thread.StepTool, call.Name, thread.StepRunning, map[string]any{
 			"round": c.r.N, "index": i, "arguments": call.Arguments, "side_effects": call.SideEffects,
 		})
-		c.b.Queue(`
-			INSERT INTO calls (turn_id, round, idx, provider_id, name, arguments, side_effects, state, step)
-			VALUES (@turn, @round, @idx, @id, @name, @arguments, @effects, 'pending', @step)`, pgx.NamedArgs{
-			"turn": c.turn.ID, "round": c.r.N, "idx": i, "id": call.ID, "name": call.Name, "arguments": call.Arguments,
-			"effects": call.SideEffects, "step": n,
-		})
-		if last := len(entries) - 1; last >= 0 {
-			entries[last].Calls = append(entries[last].Calls, thread.Call{
-				TurnID: c.turn.ID, Round: c.r.N, Index: i, ID: call.ID, Name: call.Name, Arguments: call.Arguments, State: thread.CallPending,
+		c.asked = append(c.asked, n)
+		if last := len(c.list) - 1; last >= 0 {
+			c.list[last].Calls = append(c.list[last].Calls, thread.Call{
+				TurnID: c.ref.ID, Round: c.r.N, Index: i, ID: call.ID, Name: call.Name, Arguments: call.Arguments, State: thread.CallPending,
 			})
 		}
 	}
 }
 
 func (c *roundCommit) step(kind thread.StepKind, title string, status thread.StepStatus, detail map[string]any) int {
-	c.turn.steps++
 	raw, err := json.Marshal(detail)
 	if err != nil {
 		panic(err) // our own types
 	}
 	s := thread.Step{
-		TurnID: c.turn.ID, N: c.turn.steps, Kind: kind, Title: title, Status: status, StartedAt: c.now, Detail: raw,
+		TurnID: c.ref.ID, N: c.at.steps + len(c.steps) + 1, Kind: kind, Title: title, Status: status, StartedAt: c.now, Detail: raw,
 	}
 	if status != thread.StepRunning {
 		s.FinishedAt = &c.now
 	}
-	writeStep(c.b, s)
+	c.steps = append(c.steps, s)
 	c.emitStep(thread.EventStepCreated, &s)
 	return s.N
 }
 
-func (c *roundCommit) writeCounters() {
-	empty, malformed := 0, 0
-	switch c.r.Outcome {
-	case RoundEmpty:
-		empty = 1
-	case RoundMalformed:
-		malformed = 1
-	}
-	c.b.Queue(`
-		UPDATE turns
-		SET rounds = @n, tool_calls = tool_calls + @calls, steps = @steps, driven_at = @now, model_failures = 0, barren = 0,
-			limit_rounds = limit_rounds + 1, limit_tool_calls = limit_tool_calls + @calls,
-			empty_retries = empty_retries + @empty, malformed_retries = malformed_retries + @malformed,
-			wrap_up_warned = wrap_up_warned OR @warned
-		WHERE id = @turn`, pgx.NamedArgs{
-		"turn": c.turn.ID, "n": c.r.N, "calls": len(c.r.Calls), "steps": c.turn.steps, "now": c.now,
-		"empty": empty, "malformed": malformed, "warned": c.r.WrapUp,
+// queue writes it all with one statement, the charge and the turn's counters among it: two updates of the turn's row would be
+// two versions of it.
+func (c *roundCommit) queue(b *pgx.Batch) {
+	charge := c.r.Charge
+	charge.Round, charge.Model, charge.Usage, charge.Estimated = c.r.N, c.r.Reply.Model, c.r.Reply.Usage, c.r.Reply.Estimated
+	charge.Outcome = ChargeOK
+	args := charge.args(c.ref)
+	maps.Copy(args, c.rows())
+	maps.Copy(args, pgx.NamedArgs{
+		"session": c.ref.session(), "base": c.r.Base, "came_to": string(c.r.Outcome), "finish": string(c.r.Reply.Finish),
+		"counted": c.r.Reply.Counted(), "model_name": c.r.Reply.Model, "attempts": c.at.modelFailures + 1, "now": c.now,
+		"calls": len(c.r.Calls), "steps": c.at.steps + len(c.steps), "empty": c.r.Outcome == RoundEmpty,
+		"malformed": c.r.Outcome == RoundMalformed, "warned": c.r.WrapUp,
 	})
+	b.Queue(commitRound, args)
 }
+
+// rows are the arguments with many values.
+func (c *roundCommit) rows() pgx.NamedArgs {
+	var kinds, texts, reasonings []string
+	var pos *int64
+	for i := range c.list {
+		e := &c.list[i]
+		kinds, texts, reasonings = append(kinds, string(e.Kind)), append(texts, e.Text), append(reasonings, e.Reasoning)
+		if e.Kind == thread.EntryAssistant {
+			pos = &e.Pos
+		}
+	}
+	var stepKinds, titles, statuses, details []string
+	for _, s := range c.steps {
+		stepKinds, titles = append(stepKinds, string(s.Kind)), append(titles, s.Title)
+		statuses, details = append(statuses, string(s.Status)), append(details, string(s.Detail))
+	}
+	var ids, names, arguments []string
+	var effects []bool
+	for _, call := range c.r.Calls {
+		ids, names, arguments = append(ids, call.ID), append(names, call.Name), append(arguments, call.Arguments)
+		effects = append(effects, call.SideEffects)
+	}
+	return pgx.NamedArgs{
+		"kinds": kinds, "texts": texts, "reasonings": reasonings, "pos": pos,
+		"step_kinds": stepKinds, "titles": titles, "statuses": statuses, "details": details,
+		"ids": ids, "names": names, "arguments": arguments, "effects": effects, "asked": c.asked,
+	}
+}
+
+const commitRound = `
+	WITH said AS (
+		INSERT INTO entries (session_id, pos, kind, turn_id, round, text, reasoning)
+		SELECT @session, @base::bigint + e.n, e.kind, @turn, @round, e.text, e.reasoning
+		FROM unnest(@kinds::text[], @texts::text[], @reasonings::text[]) WITH ORDINALITY AS e (kind, text, reasoning, n)
+	), round AS (
+		INSERT INTO rounds (turn_id, n, outcome, entry_pos, model, finish, input_tokens, output_tokens, attempts, finished_at)
+		VALUES (@turn, @round, @came_to, @pos, @model_name, @finish, @counted, @output, @attempts, @now)
+	), thought AS (
+		INSERT INTO steps (turn_id, n, kind, title, status, started_at, finished_at, detail)
+		SELECT @turn, @steps::integer - cardinality(@details::text[]) + s.n, s.kind, s.title, s.status, @now,
+			CASE WHEN s.status <> 'running' THEN @now::timestamptz END, s.detail::json
+		FROM unnest(@step_kinds::text[], @titles::text[], @statuses::text[], @details::text[]) WITH ORDINALITY
+			AS s (kind, title, status, detail, n)
+	), asked AS (
+		INSERT INTO calls (turn_id, round, idx, provider_id, name, arguments, side_effects, state, step)
+		SELECT @turn, @round, c.n - 1, c.id, c.name, c.arguments, c.effects, 'pending', c.step
+		FROM unnest(@ids::text[], @names::text[], @arguments::text[], @effects::boolean[], @asked::integer[]) WITH ORDINALITY
+			AS c (id, name, arguments, effects, step, n)
+	), ` + chargeLine + `
+	UPDATE turns t
+	SET rounds = @round, tool_calls = t.tool_calls + @calls, steps = @steps, driven_at = @now, model_failures = 0, barren = 0,
+		limit_rounds = t.limit_rounds + 1, limit_tool_calls = t.limit_tool_calls + @calls,
+		empty_retries = t.empty_retries + @empty::boolean::integer,
+		malformed_retries = t.malformed_retries + @malformed::boolean::integer,
+		wrap_up_warned = t.wrap_up_warned OR @warned, ` + chargeCounts + `
+	FROM (SELECT) one
+	LEFT JOIN line ON true
+	LEFT JOIN was ON true
+	WHERE t.id = @turn`
 
 // FailAttempt counts a failed model call of the round under way, voids what it had shown of an answer, and returns the
 // number of the next attempt, for its deltas. attempt is the number of the one that failed: where another holder has taken
 // the turn over, or this is a repeat, nothing is written and the number stays, so that its deltas are refused.
 func (db *DB) FailAttempt(ctx context.Context, ref TurnRef, attempt int) (next int, err error) {
+	var now *present
 	var partial bool
-	reads := func(b *pgx.Batch) { queueShown(b, ref.ID, &partial) }
-	err = db.fenced(ctx, "fail attempt", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
-		if next = attempt; turn.modelAttempts != attempt {
+	reads := func(b *pgx.Batch) {
+		b.Queue(`SELECT t.rounds + 1, t.model_attempts,`+shownColumn+` FROM turns t WHERE t.id = $1`, ref.ID).Query(
+			first(&now, func(r pgx.Row) (*present, error) {
+				var p present
+				return &p, r.Scan(&p.round, &p.attempt, &partial)
+			}))
+	}
+	err = db.fenced(ctx, "fail attempt", ref, PointRound, reads, func(t *tx, b *pgx.Batch) error {
+		if next = attempt; now.attempt != attempt {
 			return nil
 		}
 		next++
@@ -234,16 +281,14 @@ func (db *DB) FailAttempt(ctx context.Context, ref TurnRef, attempt int) (next i
 	return next, err
 }
 
-// queueShown reads whether a turn has shown text of an answer, since its claim, that is not yet void.
-func queueShown(b *pgx.Batch, turnID string, shown *bool) {
-	b.Queue(`
-		SELECT COALESCE((
-			SELECT name = 'answer.delta'
-			FROM events
-			WHERE turn_id = $1 AND name IN ('answer.delta', 'answer.restarted', 'turn.started')
-			ORDER BY seq DESC
-			LIMIT 1), false)`, turnID).QueryRow(func(r pgx.Row) error { return r.Scan(shown) })
-}
+// shownColumn says whether turn t has shown text of an answer, since its claim, that is not yet void.
+const shownColumn = `
+	COALESCE((
+		SELECT name = 'answer.delta'
+		FROM events
+		WHERE turn_id = t.id AND name IN ('answer.delta', 'answer.restarted', 'turn.started')
+		ORDER BY seq DESC
+		LIMIT 1), false)`
 
 func (t *tx) void(ref TurnRef, shown bool, reason string) {
 	if shown {

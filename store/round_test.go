@@ -106,14 +106,59 @@ func TestFinishCallTwiceKeepsTheFirstResult(t *testing.T) {
 	}
 	var errs [2]error
 	b.race(store.PointCall,
-		func(db *store.DB) { errs[0] = db.FinishCall(b.ctx(), r.ref, call(0, "first")) },
-		func(db *store.DB) { errs[1] = db.FinishCall(b.ctx(), r.ref, call(0, "second")) })
+		func(db *store.DB) { errs[0] = finish(b.ctx(), db, r.ref, call(0, "first")) },
+		func(db *store.DB) { errs[1] = finish(b.ctx(), db, r.ref, call(0, "second")) })
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], thread.ErrMoved, "the other reads what stands")
-	require.NoError(t, b.db.FinishCall(b.ctx(), r.ref, call(0, "first")), "a repeat is as good as once")
+	require.NoError(t, finish(b.ctx(), b.db, r.ref, call(0, "first")), "a repeat is as good as once")
 	w := r.load()
 	require.Equal(t, "first", w.Session.Entries[1].Calls[0].Result)
 	require.Equal(t, []thread.Call{w.Session.Entries[1].Calls[1]}, w.Open, "the other is still to do: what is done is not done again")
+}
+
+// The round head that follows does not look again: whatever was accepted before the result was written has to be in it.
+func TestFinishCallTellsWhatItsRoundHeadIsToTake(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	r.commit(store.RoundCalls, "", tool("a"), tool("b"), tool("c"))
+	finish := func(db *store.DB, index int) (bool, error) {
+		return db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Index: index, Name: "t", State: thread.CallSucceeded, Result: "7"})
+	}
+	waits, err := finish(b.db, 0)
+	require.NoError(t, err)
+	require.False(t, waits)
+
+	var m store.Accepted
+	var acceptErr error
+	b.race(store.PointCall,
+		func(db *store.DB) { waits, err = finish(db, 1) },
+		func(db *store.DB) { m, acceptErr = db.Accept(b.ctx(), b.incoming("one")) })
+	require.NoError(t, err)
+	require.NoError(t, acceptErr)
+	require.Equal(t, thread.DisposedSteering, m.Disposition)
+	require.False(t, waits, "it could only be accepted after the result")
+
+	b.race(store.PointAccept,
+		func(db *store.DB) { m, acceptErr = db.Accept(b.ctx(), b.incoming("two")) },
+		func(db *store.DB) { waits, err = finish(db, 2) })
+	require.NoError(t, acceptErr)
+	require.NoError(t, err)
+	require.True(t, waits)
+	waits, err = finish(b.db, 2)
+	require.NoError(t, err)
+	require.True(t, waits, "a repeat tells it too")
+	entries, err := b.db.TakeSeen(b.ctx(), r.ref)
+	require.NoError(t, err)
+	require.Equal(t, "one\n\ntwo", entries[0].Text)
+	waits, err = finish(b.db, 2)
+	require.NoError(t, err)
+	require.False(t, waits)
+	b.accept("three")
+	_, err = b.db.WithdrawSteering(b.ctx(), owner, b.thread)
+	require.NoError(t, err)
+	entries, err = b.db.TakeSeen(b.ctx(), r.ref)
+	require.NoError(t, err)
+	require.Empty(t, entries, "what was seen may be gone")
 }
 
 func TestAfterTheEndNothingIsWritten(t *testing.T) {
@@ -281,7 +326,7 @@ func TestTextThatPostgresWouldRefuseDoesNotBreakTheTurn(t *testing.T) {
 	r := b.start("hello")
 	bad := "nul \x00 and \xff"
 	r.commit(store.RoundCalls, bad, store.RoundCall{Asked: thread.Asked{ID: bad, Name: bad, Arguments: bad}})
-	require.NoError(t, b.db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Name: bad, State: thread.CallFailed, Result: bad}))
+	require.NoError(t, finish(b.ctx(), b.db, r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Name: bad, State: thread.CallFailed, Result: bad}))
 	r.shown(0, 0, "half\x00an answer")
 	r.end(late())
 	require.Contains(t, b.conversation(), "assistant: half an answer [stopped]")
@@ -333,7 +378,7 @@ func TestFinishCallReportsBothErrorsAsFenced(t *testing.T) {
 	b := setup(t)
 	r := b.start("hello")
 	r.answer("hi")
-	err := b.db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 9, State: thread.CallSucceeded})
+	err := finish(b.ctx(), b.db, r.ref, thread.Call{TurnID: r.ref.ID, Round: 9, State: thread.CallSucceeded})
 	require.True(t, errors.Is(err, thread.ErrFenced))
 }
 

@@ -44,29 +44,32 @@ type Attempt struct {
 func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*Work, error) {
 	var shown bool
 	var l *loading
-	var lost thread.Usage
+	var left leftover
 	reads := func(b *pgx.Batch) {
 		l = &loading{ref: ref, attempt: attempt, limit: db.cfg.MonthlyLimit}
-		queueShown(b, ref.ID, &shown)
-		queueOpen(b, ref.ID, &lost)
+		queueTurn(b, ref.ID, &l.turn)
+		b.Queue(`SELECT`+shownColumn+` FROM turns t WHERE t.id = $1`, ref.ID).QueryRow(func(r pgx.Row) error { return r.Scan(&shown) })
+		queueOpen(b, ref.ID, &left)
 		l.queue(b) // who writes a session or a summary holds the event counter
 	}
-	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch, turn *turnRow) error {
+	err := db.fenced(ctx, "begin stint", ref, PointRound, reads, func(t *tx, b *pgx.Batch) error {
+		turn := l.turn
 		if turn.Attempt != attempt {
 			return thread.ErrFenced
 		}
-		l.turn = turn
 		if !l.work().started() {
 			turn.barren++
 		}
 		turn.modelAttempts++
-		turn.Usage = turn.Usage.Add(lost)
+		turn.Usage = turn.Usage.Add(left.Usage)
 		turn.limit.Used = turn.Usage
 		b.Queue(`
 			UPDATE turns
 			SET model_attempts = @attempts, driven_at = @now, barren = @barren
 			WHERE id = @turn`, pgx.NamedArgs{"turn": ref.ID, "now": t.now, "attempts": turn.modelAttempts, "barren": turn.barren})
-		queueLost(b, ref.ID)
+		if left.calls > 0 {
+			queueLost(b, ref.ID)
+		}
 		queueAttempt(b, a)
 		t.void(ref, shown, "resumed")
 		return nil
@@ -82,7 +85,7 @@ func (db *DB) Load(ctx context.Context, ref TurnRef, attempt int) (*Work, error)
 	l := &loading{ref: ref, attempt: attempt, limit: db.cfg.MonthlyLimit}
 	b := &pgx.Batch{}
 	b.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") // a summary and the entries behind it are of one moment
-	b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1`, ref.ID).Query(first(&l.turn, scanTurn))
+	queueTurn(b, ref.ID, &l.turn)
 	l.queue(b)
 	b.Queue("COMMIT")
 	if err := db.pool.SendBatch(ctx, b).Close(); err != nil {

@@ -24,10 +24,17 @@ func (db *DB) Take(ctx context.Context, turnID string) ([]thread.Entry, error) {
 	if err != nil || !waits {
 		return nil, err
 	}
+	return db.TakeSeen(ctx, TurnRef{ID: turnID, ThreadID: threadID})
+}
+
+// TakeSeen is Take where a message is known to wait, as FinishCall tells: it does not look first.
+func (db *DB) TakeSeen(ctx context.Context, ref TurnRef) ([]thread.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, db.cfg.TakeTimeout+time.Second)
+	defer cancel()
 	var entries []thread.Entry
-	err = db.transact(ctx, "take", func(ctx context.Context, t *tx) (err error) {
+	err := db.transact(ctx, "take", func(ctx context.Context, t *tx) (err error) {
 		t.timeout = db.cfg.TakeTimeout
-		entries, err = t.take(ctx, threadID, turnID)
+		entries, err = t.take(ctx, ref.ThreadID, ref.ID)
 		return err
 	})
 	return entries, err

@@ -58,7 +58,7 @@ func TestTakeWritesTheBoundaryAndStartsTheCountersOver(t *testing.T) {
 	round.Notes, round.WrapUp = []string{"wrap up"}, true
 	_, err := b.db.CommitRound(b.ctx(), r.ref, round)
 	require.NoError(t, err)
-	require.NoError(t, b.db.FinishCall(b.ctx(), r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Name: "t", State: thread.CallFailed, Result: "no"}))
+	require.NoError(t, finish(b.ctx(), b.db, r.ref, thread.Call{TurnID: r.ref.ID, Round: 1, Name: "t", State: thread.CallFailed, Result: "no"}))
 	r.commit(store.RoundEmpty, "")
 	before := r.load()
 	require.True(t, before.Counters.WrapUpWarned)

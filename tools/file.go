@@ -53,20 +53,21 @@ func LoadFile(path string, lookup func(name string) (string, bool)) ([]Tool, err
 // belongs in a variable: the value of a variable, from 8 bytes on, is also taken out of what the server answers.
 //
 // A call sends {"call_id", "thread_id", "turn_id", "arguments"} once, with an Idempotency-Key header that is the same on
-// every attempt of the call. The body of a 2xx answer is the result as it is; anything else, redirects too, is a failure
-// that the model reads. The proxy that the environment names is used.
+// every attempt of the call. Only a tool that is read-only or idempotent may be sent it again, where a kept connection breaks.
+// The body of a 2xx answer is the result as it is; anything else, redirects too, is a failure that the model reads. The proxy
+// that the environment names is used.
 func Parse(r io.Reader, lookup func(name string) (string, bool)) ([]Tool, error) {
 	list, err := decodeList(r)
 	if err != nil {
 		return nil, err
 	}
-	client := newHTTPClient()
+	clients := newHTTPClients()
 	var tools []Tool
 	var errs []error
 	seen := map[string]bool{}
 	for i, item := range list {
 		e := &entry{lookup: lookup}
-		t := e.tool(item, client)
+		t := e.tool(item, clients)
 		if t.Name != "" && seen[t.Name] {
 			e.wrong("name", "another tool has it")
 		}
@@ -137,7 +138,7 @@ func (e *entry) wrong(field, format string, args ...any) {
 	e.mistakes = append(e.mistakes, fmt.Errorf(field+": "+format, args...))
 }
 
-func (e *entry) tool(item any, client *http.Client) Tool {
+func (e *entry) tool(item any, clients httpClients) Tool {
 	fields, ok := item.(map[string]any)
 	if !ok {
 		e.mistakes = append(e.mistakes, errors.New("want a mapping of fields"))
@@ -154,7 +155,7 @@ func (e *entry) tool(item any, client *http.Client) Tool {
 		Timeout:     e.duration("timeout"),
 		ResultLimit: e.bytes("result_limit"),
 	}.withDefaults()
-	h := &httpTool{method: e.method(), url: e.url(), limit: t.ResultLimit, client: client}
+	h := &httpTool{method: e.method(), url: e.url(), limit: t.ResultLimit, once: t.SideEffects(), clients: clients}
 	h.headers, h.secrets = e.headers()
 	t.Run = h.run
 	e.rest()

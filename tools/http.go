@@ -28,19 +28,29 @@ type httpTool struct {
 	headers http.Header
 	secrets []string // values from the environment: they never reach the model, even if the server repeats them
 	limit   int      // bytes of a result
-	client  *http.Client
+	once    bool     // a request that may have arrived is not sent again
+	clients httpClients
 }
 
-// newHTTPClient returns a client that sends each request once. net/http repeats a request that carries an
-// Idempotency-Key when a kept connection turns out to be closed (https://pkg.go.dev/net/http#Transport), so none is
-// kept; nor is a redirect followed, which would take the headers elsewhere.
-func newHTTPClient() *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.DisableKeepAlives = true
-	return &http.Client{
-		Transport:     t,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// httpClients follow no redirect, which would take the headers elsewhere. A kept connection may turn out to be closed, and
+// net/http then repeats a request that carries an Idempotency-Key (https://pkg.go.dev/net/http#Transport). So a tool with side
+// effects has a connection of its own for each call; for the others, of which a turn makes many, connections are kept.
+type httpClients struct{ fresh, kept *http.Client }
+
+// keptConns is how many connections to one server wait for the next call: as many as a worker has stints by default.
+const keptConns = 100
+
+func newHTTPClients() httpClients {
+	client := func(t *http.Transport) *http.Client {
+		return &http.Client{
+			Transport:     t,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
 	}
+	fresh, kept := http.DefaultTransport.(*http.Transport).Clone(), http.DefaultTransport.(*http.Transport).Clone()
+	fresh.DisableKeepAlives = true
+	kept.MaxIdleConns, kept.MaxIdleConnsPerHost = 0, keptConns
+	return httpClients{fresh: client(fresh), kept: client(kept)}
 }
 
 // payload is what Bobbin sends.
@@ -56,7 +66,12 @@ func (h *httpTool) run(ctx context.Context, c Call) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	resp, err := h.client.Do(req)
+	client := h.clients.kept
+	if h.once {
+		client = h.clients.fresh
+		req.GetBody = nil // without it net/http cannot repeat the request
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return "", unanswered(err)
 	}
@@ -80,7 +95,6 @@ func (h *httpTool) request(ctx context.Context, c Call) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.GetBody = nil // without it net/http cannot repeat the request
 	req.Header = h.headers.Clone()
 	req.Header.Set("Content-Type", "application/json")
 	// https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/

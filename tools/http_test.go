@@ -207,6 +207,48 @@ func TestAnHTTPToolTellsWhetherItWasReached(t *testing.T) {
 	})
 }
 
+func TestAnHTTPToolKeepsItsConnectionWhereARepeatDoesNoHarm(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[string]int{"": 3, "read_only: true": 1, "idempotent: true": 1} {
+		t.Run(fields, func(t *testing.T) {
+			t.Parallel()
+			peers, conns := make(chan string, 1), map[string]bool{}
+			r := weather(t, func(_ http.ResponseWriter, r *http.Request) { peers <- r.RemoteAddr }, fields)
+			for range 3 {
+				_, err := r.Run(t.Context(), "weather", call(`{}`))
+				require.NoError(t, err)
+				conns[<-peers] = true
+			}
+			require.Len(t, conns, want)
+		})
+	}
+
+	t.Run("one that was closed is replaced", func(t *testing.T) {
+		t.Parallel()
+		var requests atomic.Int32
+		keys := make(chan string, 3)
+		r := weather(t, func(w http.ResponseWriter, r *http.Request) {
+			keys <- r.Header.Get("Idempotency-Key")
+			if requests.Add(1) != 2 {
+				return
+			}
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				conn.Close()
+			}
+		}, "read_only: true")
+		for range 2 {
+			got, err := r.Run(t.Context(), "weather", call(`{}`))
+			require.NoError(t, err)
+			require.False(t, got.Failed, got.Text)
+		}
+		require.EqualValues(t, 3, requests.Load())
+		for range 3 {
+			require.Equal(t, "turn/1/0", <-keys)
+		}
+	})
+}
+
 func TestAnHTTPToolHangsUpWhenTheTurnIsStopped(t *testing.T) {
 	t.Parallel()
 	errStopped := errors.New("stopped")
