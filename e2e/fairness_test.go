@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"bobbin/e2e/house"
 	"bobbin/embedded/temporal"
 	"bobbin/llm/scripted"
 	"bobbin/thread"
@@ -25,7 +26,7 @@ const (
 // One owner's flood must not make others wait for it. What counts is the order in which turns reach the provider, not how
 // long they take.
 func TestAFloodOfOneOwnerHoldsUpNobodyElse(t *testing.T) {
-	before := openFlooded(t, open(t, "BOBBIN_WORKER_STINTS=4", "BOBBIN_RATE_LIMIT=0")).flood()
+	before := openFlooded(t, house.Open(t, "BOBBIN_WORKER_STINTS=4", "BOBBIN_RATE_LIMIT=0")).flood()
 	t.Logf("turns of the flood that began before another owner's: median %d, worst %d of %d", before[len(before)/2], before[len(before)-1], floodTurns)
 	require.LessOrEqual(t, before[len(before)-1], 60, "%v", before)
 }
@@ -38,55 +39,55 @@ func TestAServerWithoutFairnessServesInTheOrderOfArrival(t *testing.T) {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = srv.Stop(context.Background()) })
-	before := openFlooded(t, openOn(t, srv, "BOBBIN_WORKER_STINTS=4", "BOBBIN_RATE_LIMIT=0")).flood()
+	before := openFlooded(t, house.OpenOn(t, srv, "BOBBIN_WORKER_STINTS=4", "BOBBIN_RATE_LIMIT=0")).flood()
 	t.Logf("turns of the flood that began before another owner's: median %d, worst %d of %d", before[len(before)/2], before[len(before)-1], floodTurns)
 	require.GreaterOrEqual(t, before[len(before)/2], 150, "%v", before)
 }
 
 // A flooded house has a worker with few slots, all of them held until open.
 type flooded struct {
-	*house
+	*house.House
 	open chan struct{}
 }
 
-func openFlooded(t *testing.T, h *house) flooded {
+func openFlooded(t *testing.T, h *house.House) flooded {
 	t.Helper()
 	f := flooded{h, make(chan struct{})}
 	for _, marker := range []string{"flood.", "other."} {
-		h.model.On(marker, func(scripted.Request) scripted.Reply {
+		h.Model.On(marker, func(scripted.Request) scripted.Reply {
 			return scripted.Reply{Text: "Done.", Delay: 20 * time.Millisecond, Gate: f.open}
 		})
 	}
-	h.migrate()
-	h.api()
-	h.worker()
+	h.Migrate()
+	h.API()
+	h.Worker()
 	return f
 }
 
 // flood sends one owner's messages, each to a thread of its own, and right after them one message of each other owner. It
 // returns, for each of the others, how many turns of the flood reached the provider before theirs, in order.
 func (f flooded) flood() []int {
-	f.t.Helper()
+	f.T.Helper()
 	var sending errgroup.Group
 	sending.SetLimit(8)
 	for range floodTurns {
-		sending.Go(func() error { return f.say(apiKey, "flood.") })
+		sending.Go(func() error { return f.say(house.APIKey, "flood.") })
 	}
-	require.NoError(f.t, sending.Wait())
+	require.NoError(f.T, sending.Wait())
 	f.nudged()
 	for i := range otherOwners {
 		key := fmt.Sprintf("bob_other_%d", i)
-		require.NoError(f.t, f.db.EnsureKey(f.t.Context(), fmt.Sprintf("other %d", i), "e2e", key))
+		require.NoError(f.T, f.DB.EnsureKey(f.T.Context(), fmt.Sprintf("other %d", i), "e2e", key))
 		sending.Go(func() error { return f.say(key, "other.") })
 	}
-	require.NoError(f.t, sending.Wait())
+	require.NoError(f.T, sending.Wait())
 	f.nudged()
-	f.until("all slots to be taken", func() bool { return len(f.model.Requests()) >= fewSlots })
+	f.Until("all slots to be taken", func() bool { return len(f.Model.Requests()) >= fewSlots })
 	close(f.open)
 	var before []int
 	for n, flood := 1, 0; len(before) < otherOwners; n++ {
-		f.until(fmt.Sprintf("request %d", n), func() bool { return len(f.model.Requests()) >= n })
-		if f.model.Requests()[n-1].Mentions("flood.") {
+		f.Until(fmt.Sprintf("request %d", n), func() bool { return len(f.Model.Requests()) >= n })
+		if f.Model.Requests()[n-1].Mentions("flood.") {
 			flood++
 		} else {
 			before = append(before, flood)
@@ -97,17 +98,17 @@ func (f flooded) flood() []int {
 
 // nudged waits until Temporal knows of all that was sent.
 func (f flooded) nudged() {
-	f.t.Helper()
-	f.until("all nudges to be sent", func() bool { return f.count(`SELECT count(*) FROM outbox`) == 0 })
+	f.T.Helper()
+	f.Until("all nudges to be sent", func() bool { return f.Count(`SELECT count(*) FROM outbox`) == 0 })
 }
 
 // say sends a message to a new thread of the key's owner.
 func (f flooded) say(key, text string) error {
 	var th thread.Thread
 	as := []string{"Authorization", "Bearer " + key}
-	if err := f.call("POST", "/v1/threads", nil, &th, as...); err != nil {
+	if err := f.Call("POST", "/v1/threads", nil, &th, as...); err != nil {
 		return err
 	}
-	var out accepted
-	return f.call("POST", "/v1/threads/"+th.ID+"/messages", map[string]any{"text": text}, &out, as...)
+	var out house.Accepted
+	return f.Call("POST", "/v1/threads/"+th.ID+"/messages", map[string]any{"text": text}, &out, as...)
 }

@@ -16,37 +16,38 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"bobbin/e2e/house"
 	"bobbin/llm/scripted"
 	"bobbin/thread"
 )
 
 // upload uploads a file under a key and returns it.
-func (h *house) upload(key, name, content string) thread.File {
-	h.t.Helper()
-	f, status := h.tryUpload(key, name, content)
-	require.Equal(h.t, http.StatusCreated, status)
+func upload(h *house.House, key, name, content string) thread.File {
+	h.T.Helper()
+	f, status := tryUpload(h, key, name, content)
+	require.Equal(h.T, http.StatusCreated, status)
 	return f
 }
 
-func (h *house) tryUpload(key, name, content string) (f thread.File, status int) {
-	h.t.Helper()
+func tryUpload(h *house.House, key, name, content string) (f thread.File, status int) {
+	h.T.Helper()
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
 	part, err := w.CreateFormFile("file", name)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	_, err = io.WriteString(part, content)
-	require.NoError(h.t, err)
-	require.NoError(h.t, w.Close())
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	require.NoError(h.T, err)
+	require.NoError(h.T, w.Close())
+	ctx, cancel := context.WithTimeout(context.Background(), house.Patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url()+"/v1/files", &form)
-	require.NoError(h.t, err)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.URL()+"/v1/files", &form)
+	require.NoError(h.T, err)
 	req.Header.Set("Authorization", "Bearer "+key)
 	req.Header.Set("Content-Type", w.FormDataContentType())
 	resp, err := http.DefaultClient.Do(req)
-	require.NoError(h.t, err)
+	require.NoError(h.T, err)
 	defer resp.Body.Close()
-	require.NoError(h.t, json.NewDecoder(resp.Body).Decode(&f))
+	require.NoError(h.T, json.NewDecoder(resp.Body).Decode(&f))
 	return f, resp.StatusCode
 }
 
@@ -87,18 +88,18 @@ func shownFiles(r scripted.Request) (list []scripted.Message) {
 
 func TestAttachmentsReachTheModelWhenTheirTurnStarts(t *testing.T) {
 	t.Parallel()
-	h := furnish(t, "BOBBIN_MODEL_MAX_IMAGES=1", "BOBBIN_FILE_FETCH_TIMEOUT=2s")
-	notes := h.upload(apiKey, "notes.md", "# Wool\n\nFrom Tuscany.")
-	report := h.upload(apiKey, "report.pdf", pdf("Sheep in the hills"))
-	photo := h.upload(apiKey, "photo.png", picture)
-	other := h.upload(apiKey, "other.png", picture)
+	h := house.Furnish(t, "BOBBIN_MODEL_MAX_IMAGES=1", "BOBBIN_FILE_FETCH_TIMEOUT=2s")
+	notes := upload(h, house.APIKey, "notes.md", "# Wool\n\nFrom Tuscany.")
+	report := upload(h, house.APIKey, "report.pdf", pdf("Sheep in the hills"))
+	photo := upload(h, house.APIKey, "photo.png", picture)
+	other := upload(h, house.APIKey, "other.png", picture)
 	require.Equal(t, []string{"text/markdown", "application/pdf", "image/png"}, []string{notes.Type, report.Type, photo.Type})
 
-	g := h.tools.gate("reading")
-	c := h.chat(scripted.Rounds(ask("look", "reading"), scripted.Say("One."), scripted.Say("Two."), scripted.Say("Three.")))
-	first := c.start("Read these.", files(notes.ID, report.ID, photo.ID))
-	h.arrives(g)
-	shown := shownFiles(h.request(c.marker, 1))
+	g := h.Tools.Gate("reading")
+	c := h.Chat(scripted.Rounds(house.Ask("look", "reading"), scripted.Say("One."), scripted.Say("Two."), scripted.Say("Three.")))
+	first := c.Start("Read these.", house.Files(notes.ID, report.ID, photo.ID))
+	h.Arrives(g)
+	shown := shownFiles(h.Request(c.Marker, 1))
 	require.Len(t, shown, 1)
 	for _, text := range []string{"From Tuscany.", "Sheep in the hills", `name="photo.png"`} {
 		require.Contains(t, shown[0].Text, text)
@@ -106,43 +107,45 @@ func TestAttachmentsReachTheModelWhenTheirTurnStarts(t *testing.T) {
 	url := "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(picture))
 	require.Equal(t, []string{url}, shown[0].Images)
 
-	second := c.send("And this one.", files(other.ID))
+	second := c.Send("And this one.", house.Files(other.ID))
 	require.Equal(t, thread.DisposedSteering, second.Disposition)
-	g.release()
-	c.answered(first.TurnID)
-	started := c.await("the follow-up", func(e event) bool { return e.Name == thread.EventTurnStarted && e.Turn.FollowUpOf == first.TurnID })
-	c.answered(started.TurnID)
-	require.Len(t, shownFiles(h.request(c.marker, 2)), 1, "a running turn's files are those that it started with")
-	shown = shownFiles(h.request(c.marker, 3))
+	g.Release()
+	c.Answered(first.TurnID)
+	started := c.Await("the follow-up", func(e house.Event) bool {
+		return e.Name == thread.EventTurnStarted && e.Turn.FollowUpOf == first.TurnID
+	})
+	c.Answered(started.TurnID)
+	require.Len(t, shownFiles(h.Request(c.Marker, 2)), 1, "a running turn's files are those that it started with")
+	shown = shownFiles(h.Request(c.Marker, 3))
 	require.Len(t, shown, 2)
 	require.Contains(t, shown[0].Text, "From Tuscany.", "earlier texts are still there")
 	require.Empty(t, shown[0].Images)
 	require.Contains(t, shown[0].Text, "newer ones are", "of pictures only the newest are")
 	require.Equal(t, []string{url}, shown[1].Images)
-	require.Equal(t, []string{"And this one."}, h.request(c.marker, 3).News())
+	require.Equal(t, []string{"And this one."}, h.Request(c.Marker, 3).News())
 
 	// What was read is kept; a picture that is gone is a note, and the turn goes on.
 	for _, f := range []thread.File{notes, report, other} {
-		require.NoError(t, os.Remove(filepath.Join(h.dir, ".bobbin", "files", f.ID)))
+		require.NoError(t, os.Remove(filepath.Join(h.Dir, ".bobbin", "files", f.ID)))
 	}
-	c.answered(c.send("Again.").TurnID)
-	shown = shownFiles(h.request(c.marker, 4))
+	c.Answered(c.Send("Again.").TurnID)
+	shown = shownFiles(h.Request(c.Marker, 4))
 	require.Contains(t, shown[0].Text, "Sheep in the hills")
 	require.Contains(t, shown[1].Text, "content of this file is gone")
-	c.checkOrder()
+	c.CheckOrder()
 }
 
 func TestFilesBelongToTheirOwner(t *testing.T) {
 	t.Parallel()
-	h := furnish(t)
-	require.NoError(t, h.db.EnsureKey(t.Context(), "bert", "e2e", "bob_bert"))
-	berts := h.upload("bob_bert", "secret.txt", "secret")
-	c := h.chat(scripted.Rounds(scripted.Say("Nothing.")))
-	_, err := c.trySend("Read it.", files(berts.ID))
-	var p *problem
+	h := house.Furnish(t)
+	require.NoError(t, h.DB.EnsureKey(t.Context(), "bert", "e2e", "bob_bert"))
+	berts := upload(h, "bob_bert", "secret.txt", "secret")
+	c := h.Chat(scripted.Rounds(scripted.Say("Nothing.")))
+	_, err := c.TrySend("Read it.", house.Files(berts.ID))
+	var p *house.Problem
 	require.ErrorAs(t, err, &p)
 	require.Equal(t, http.StatusBadRequest, p.Status)
-	require.Error(t, h.call("GET", "/v1/files/"+berts.ID, nil, &struct{}{}))
-	_, status := h.tryUpload(apiKey, "a.exe", "MZ\x90\x00\x03")
+	require.Error(t, h.Call("GET", "/v1/files/"+berts.ID, nil, &struct{}{}))
+	_, status := tryUpload(h, house.APIKey, "a.exe", "MZ\x90\x00\x03")
 	require.Equal(t, http.StatusUnsupportedMediaType, status)
 }

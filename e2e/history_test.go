@@ -7,52 +7,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/history/v1"
 	"google.golang.org/protobuf/proto"
 
 	"bobbin/contract"
+	"bobbin/e2e/house"
 	"bobbin/llm/scripted"
 	"bobbin/thread"
 )
 
-// A workflowRun is one run of a workflow, with its whole history.
-type workflowRun struct {
-	id     string
-	events []*history.HistoryEvent
-}
-
-func (r workflowRun) size() int {
-	n := 0
-	for _, e := range r.events {
-		n += proto.Size(e)
-	}
-	return n
-}
-
-// workflowRuns reads all runs of a workflow, the newest first.
-func (h *house) workflowRuns(workflowID string) []workflowRun {
-	h.t.Helper()
-	var runs []workflowRun
-	described, err := h.temporal.DescribeWorkflowExecution(h.ctx(), workflowID, "")
-	require.NoError(h.t, err)
-	for id := described.WorkflowExecutionInfo.Execution.RunId; id != ""; {
-		run := workflowRun{id: id}
-		for it := h.temporal.GetWorkflowHistory(h.ctx(), workflowID, id, false, enums.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); it.HasNext(); {
-			e, err := it.Next()
-			require.NoError(h.t, err)
-			run.events = append(run.events, e)
-		}
-		runs = append(runs, run)
-		id = run.events[0].GetWorkflowExecutionStartedEventAttributes().GetContinuedExecutionRunId()
-	}
-	return runs
-}
-
 // temporal/sdk-python#1890
 func TestALongTurnLeavesASmallHistoryThatHoldsNothingThatWasSaid(t *testing.T) {
 	t.Parallel()
-	h := furnish(t, "BOBBIN_LOG_LEVEL=DEBUG", "BOBBIN_MODEL_CONTEXT_TOKENS=1000000")
+	h := house.Furnish(t, "BOBBIN_LOG_LEVEL=DEBUG", "BOBBIN_MODEL_CONTEXT_TOKENS=1000000")
 	planted := []string{"PLANTEDWORDS", "PLANTEDARGUMENT", "PLANTEDANSWER", "PLANTEDLINE", "PLANTEDTASK", "PLANTEDREPORT"}
 	var rounds []scripted.Reply
 	for range 8 {
@@ -68,7 +34,7 @@ func TestALongTurnLeavesASmallHistoryThatHoldsNothingThatWasSaid(t *testing.T) {
 		rounds = append(rounds, r)
 	}
 	rounds = append(rounds, scripted.Say("PLANTEDANSWER"))
-	c := h.chat(func(r scripted.Request) scripted.Reply {
+	c := h.Chat(func(r scripted.Request) scripted.Reply {
 		if r.Mentions("PLANTEDTASK") {
 			return scripted.Say("PLANTEDREPORT")
 		}
@@ -77,37 +43,37 @@ func TestALongTurnLeavesASmallHistoryThatHoldsNothingThatWasSaid(t *testing.T) {
 	for i := range 8 { // some 200,000 tokens before the turn that is measured
 		text := strings.Repeat(fmt.Sprintf("PLANTEDWORDS %d ", i), 6500)[:95_000]
 		if i == 0 {
-			text = c.marker + text
+			text = c.Marker + text
 		}
-		c.answered(c.send(text).TurnID)
+		c.Answered(c.Send(text).TurnID)
 	}
-	before := len(h.workflowRuns(c.workflowID())[0].events)
-	long := c.send("PLANTEDWORDS at last")
-	c.send("PLANTEDLINE")
-	c.answered(long.TurnID)
-	c.checkOrder()
-	background, err := h.db.AddBackground(h.ctx(), c.id, thread.SourceEvent, c.marker+" PLANTEDTASK")
+	before := len(h.WorkflowRuns(c.WorkflowID())[0].Events)
+	long := c.Send("PLANTEDWORDS at last")
+	c.Send("PLANTEDLINE")
+	c.Answered(long.TurnID)
+	c.CheckOrder()
+	background, err := h.DB.AddBackground(h.Ctx(), c.ID, thread.SourceEvent, c.Marker+" PLANTEDTASK")
 	require.NoError(t, err)
-	require.Equal(t, thread.EventTurnSucceeded, c.ended(background.ID).Name)
-	require.Equal(t, 100, c.turn(long.TurnID).ToolCalls)
+	require.Equal(t, thread.EventTurnSucceeded, c.Ended(background.ID).Name)
+	require.Equal(t, 100, c.Turn(long.TurnID).ToolCalls)
 
 	total := 0
-	for _, id := range []string{c.workflowID(), contract.TurnWorkflowID(background.ID)} {
-		described, err := h.temporal.DescribeWorkflowExecution(h.ctx(), id, "")
+	for _, id := range []string{c.WorkflowID(), contract.TurnWorkflowID(background.ID)} {
+		described, err := h.Temporal.DescribeWorkflowExecution(h.Ctx(), id, "")
 		require.NoError(t, err)
 		requireNone(t, planted, "the description of "+id, described)
-		for _, run := range h.workflowRuns(id) {
-			total += run.size()
-			t.Logf("%s: %d events (%d before the long turn), %d bytes", id, len(run.events), before, run.size())
-			for _, e := range run.events {
+		for _, run := range h.WorkflowRuns(id) {
+			total += run.Size()
+			t.Logf("%s: %d events (%d before the long turn), %d bytes", id, len(run.Events), before, run.Size())
+			for _, e := range run.Events {
 				requireNone(t, planted, id, e)
 			}
 		}
 	}
 	require.Less(t, total, 200_000, "bytes of history")
-	for _, p := range h.processes {
-		for _, text := range append(planted, apiKey) {
-			require.NotContains(t, p.logText(), text, "the log of %s", p.name)
+	for _, p := range h.Processes {
+		for _, text := range append(planted, house.APIKey) {
+			require.NotContains(t, p.LogText(), text, "the log of %s", p.Name)
 		}
 	}
 }
@@ -125,33 +91,33 @@ func requireNone(t *testing.T, planted []string, where string, m proto.Message) 
 func TestAThreadThatRollsOverAgainAndAgainLosesDoublesAndMovesNothing(t *testing.T) {
 	t.Parallel()
 	const turns, nudges = 300, 1000
-	h := furnish(t, "BOBBIN_HISTORY_ROLL_OVER=60")
-	c := h.chat(scripted.Echo)
-	first := c.start("first")
-	c.answered(first.TurnID) // the thread's workflow is there to be nudged
-	var last accepted
+	h := house.Furnish(t, "BOBBIN_HISTORY_ROLL_OVER=60")
+	c := h.Chat(scripted.Echo)
+	first := c.Start("first")
+	c.Answered(first.TurnID) // the thread's workflow is there to be nudged
+	var last house.Accepted
 	for i := range turns {
-		last = c.send(fmt.Sprintf("turn-%d;", i), replyTo(first.Message.ID))
+		last = c.Send(fmt.Sprintf("turn-%d;", i), house.ReplyTo(first.Message.ID))
 		for range (nudges + turns - 1) / turns {
-			require.NoError(t, h.temporal.SignalWorkflow(h.ctx(), c.workflowID(), "", contract.NudgeSignal, contract.Nudge{Kind: contract.NudgeWork}))
+			require.NoError(t, h.Temporal.SignalWorkflow(h.Ctx(), c.WorkflowID(), "", contract.NudgeSignal, contract.Nudge{Kind: contract.NudgeWork}))
 		}
 	}
-	c.answered(last.TurnID)
-	c.idle()
-	screen := c.screen()[2:]
+	c.Answered(last.TurnID)
+	c.Idle()
+	screen := c.Screen()[2:]
 	require.Len(t, screen, 2*turns)
 	for i := range turns {
 		require.Equal(t, fmt.Sprintf("user: turn-%d;", i), screen[2*i])
 		require.Equal(t, fmt.Sprintf("assistant: You said: turn-%d;", i), screen[2*i+1])
 	}
-	require.Len(t, c.requests(), turns+1, "every turn is one model call")
-	runs := h.workflowRuns(c.workflowID())
+	require.Len(t, c.Requests(), turns+1, "every turn is one model call")
+	runs := h.WorkflowRuns(c.WorkflowID())
 	require.Greater(t, len(runs), 5)
 	largest := 0
 	for _, r := range runs {
-		largest = max(largest, len(r.events))
+		largest = max(largest, len(r.Events))
 	}
 	t.Logf("%d runs, the largest with %d events", len(runs), largest)
-	c.answered(c.send("alive?").TurnID)
-	c.checkOrder()
+	c.Answered(c.Send("alive?").TurnID)
+	c.CheckOrder()
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"bobbin/e2e/house"
 	"bobbin/llm/scripted"
 	"bobbin/thread"
 )
@@ -30,7 +31,7 @@ func TestEveryPartIsInExactlyOneModelInputOrWithdrawnWhateverHappens(t *testing.
 		require.NoError(t, err)
 	}
 	t.Logf("%s=%d", seedVar, seed)
-	h := furnish(t, "BOBBIN_HISTORY_ROLL_OVER=300")
+	h := house.Furnish(t, "BOBBIN_HISTORY_ROLL_OVER=300")
 	var people []*person
 	for i := range 3 {
 		people = append(people, newPerson(h, seed+uint64(i)))
@@ -48,23 +49,23 @@ func TestEveryPartIsInExactlyOneModelInputOrWithdrawnWhateverHappens(t *testing.
 }
 
 // killWorkers kills a worker now and then; one always comes back.
-func killWorkers(h *house, r *rand.Rand, until time.Time) {
-	w := h.worker()
+func killWorkers(h *house.House, r *rand.Rand, until time.Time) {
+	w := h.Worker()
 	for time.Now().Before(until) {
 		time.Sleep(time.Duration(500+r.IntN(2500)) * time.Millisecond)
 		if r.IntN(3) == 0 {
-			w.terminate()
-			<-w.done
+			w.Terminate()
+			<-w.Done
 		} else {
-			w.kill()
+			w.Kill()
 		}
-		w = h.worker()
+		w = h.Worker()
 	}
 }
 
 // A person does anything at any time, and remembers what became of each part.
 type person struct {
-	*chat
+	*house.Chat
 	r *rand.Rand
 
 	sent      []string        // accepted, in order
@@ -73,23 +74,23 @@ type person struct {
 	ids       []string // messages
 }
 
-func newPerson(h *house, seed uint64) *person {
+func newPerson(h *house.House, seed uint64) *person {
 	c := &person{r: rand.New(rand.NewPCG(seed, 1)), jumped: map[string]bool{}, withdrawn: map[string]bool{}}
 	var mu sync.Mutex
 	script := rand.New(rand.NewPCG(seed, 2))
-	c.chat = h.chat(func(r scripted.Request) scripted.Reply {
+	c.Chat = h.Chat(func(r scripted.Request) scripted.Reply {
 		mu.Lock()
 		n := script.IntN(10)
 		mu.Unlock()
 		switch {
 		case n < 5 && len(r.Tools) > 0:
-			return ask([]string{"look", "put"}[n%2], fmt.Sprintf("k%d", n))
+			return house.Ask([]string{"look", "put"}[n%2], fmt.Sprintf("k%d", n))
 		case n == 5:
 			return scripted.Reply{Status: 503}
 		}
 		return scripted.Reply{Text: "This is what I found, in a few words more than are needed.", TokenDelay: 5 * time.Millisecond}
 	})
-	first := c.start(c.next())
+	first := c.Start(c.next())
 	c.sent, c.ids = []string{part(first)}, []string{first.Message.ID}
 	return c
 }
@@ -98,10 +99,10 @@ var parts = regexp.MustCompile(`part-\d+;`)
 
 func (c *person) next() string { return fmt.Sprintf("part-%d;", len(c.sent)) }
 
-func part(a accepted) string { return parts.FindString(a.Message.Text) }
+func part(a house.Accepted) string { return parts.FindString(a.Message.Text) }
 
 func (c *person) live(until time.Time) {
-	c.answered(c.turns()[0].ID) // so that what carries the marker is never withdrawn
+	c.Answered(c.Turns()[0].ID) // so that what carries the marker is never withdrawn
 	for time.Now().Before(until) {
 		c.act(c.r.IntN(20))
 		time.Sleep(time.Duration(c.r.IntN(120)) * time.Millisecond)
@@ -113,19 +114,19 @@ func (c *person) act(n int) {
 	case n < 8:
 		c.say()
 	case n < 10:
-		c.say(files("fil_1"))
+		c.say(house.Files("fil_1"))
 	case n < 12:
-		c.say(replyTo(c.ids[c.r.IntN(len(c.ids))]))
+		c.say(house.ReplyTo(c.ids[c.r.IntN(len(c.ids))]))
 	case n == 12:
-		c.say(delivery(thread.DeliverInterrupt))
+		c.say(house.Delivery(thread.DeliverInterrupt))
 	case n == 13:
-		c.say(delivery(thread.DeliverSteer))
+		c.say(house.Delivery(thread.DeliverSteer))
 	case n == 14:
-		c.say(delivery(thread.DeliverTurn))
+		c.say(house.Delivery(thread.DeliverTurn))
 	case n < 17:
-		c.takeBack(c.withdraw())
+		c.takeBack(c.Withdraw())
 	case n == 17:
-		c.takeBack(c.withdrawMessage(c.ids[max(0, len(c.ids)-1-c.r.IntN(3))]))
+		c.takeBack(c.WithdrawMessage(c.ids[max(0, len(c.ids)-1-c.r.IntN(3))]))
 	case n == 18:
 		c.stopAll("conversation")
 	default:
@@ -134,14 +135,14 @@ func (c *person) act(n int) {
 }
 
 // say sends a part under a key, sometimes twice at once and once more later, as clients on bad lines do.
-func (c *person) say(mods ...with) {
+func (c *person) say(mods ...house.With) {
 	text := c.next()
-	mods = append(mods, key(c.marker+text))
+	mods = append(mods, house.Key(c.Marker+text))
 	repeats := 1 + c.r.IntN(8)/7
-	outs, errs := make([]accepted, repeats), make([]error, repeats)
+	outs, errs := make([]house.Accepted, repeats), make([]error, repeats)
 	var all sync.WaitGroup
 	for i := range repeats {
-		all.Go(func() { outs[i], errs[i] = c.trySend(text, mods...) })
+		all.Go(func() { outs[i], errs[i] = c.TrySend(text, mods...) })
 	}
 	all.Wait()
 	i := slices.IndexFunc(errs, func(err error) bool { return err == nil })
@@ -164,7 +165,7 @@ func (c *person) takeBack(w thread.Withdrawn, err error) {
 }
 
 func (c *person) stopAll(scope string) {
-	if out := c.stop(scope); out.Withdrawn != nil {
+	if out := c.Stop(scope); out.Withdrawn != nil {
 		c.back(out.Withdrawn.Text)
 	}
 }
@@ -176,18 +177,18 @@ func (c *person) back(text string) {
 }
 
 func (c *person) check() {
-	t := c.t
-	c.idle()
-	var last accepted
+	t := c.T
+	c.Idle()
+	var last house.Accepted
 	for { // one more turn, whose request shows all that came before
-		last = c.send("the end")
-		if c.ended(last.TurnID).Name == thread.EventTurnSucceeded {
+		last = c.Send("the end")
+		if c.Ended(last.TurnID).Name == thread.EventTurnSucceeded {
 			break
 		}
-		c.idle()
+		c.Idle()
 	}
-	c.idle()
-	requests := c.requests()
+	c.Idle()
+	requests := c.Requests()
 	final := requests[len(requests)-1]
 	var got []string
 	for _, text := range final.Texts("user") {
@@ -212,28 +213,8 @@ func (c *person) check() {
 			}
 		}
 	}
-	c.checkReplies()
-	c.checkOrder()
-	t.Logf("%s %d parts, %d withdrawn, %d turns, %d requests, %d events", c.marker, len(c.sent), len(c.withdrawn), len(c.turns()),
-		len(requests), len(c.watch.all()))
-}
-
-// checkReplies checks that each turn has one reply at most, exactly one if it succeeded, and that what was streamed is what
-// was stored.
-func (c *person) checkReplies() {
-	t := c.t
-	replies := map[string][]thread.Message{}
-	for _, m := range c.messages() {
-		if m.Role == thread.RoleAssistant {
-			replies[m.TurnID] = append(replies[m.TurnID], m)
-		}
-	}
-	for _, turn := range c.turns() {
-		require.LessOrEqual(t, len(replies[turn.ID]), 1, "turn %s", turn.ID)
-		require.True(t, turn.Status.Ended(), "turn %s is %s", turn.ID, turn.Status)
-		require.Equal(t, turn.Status == thread.TurnSucceeded, len(replies[turn.ID]) == 1 && !replies[turn.ID][0].Stopped, "turn %s", turn.ID)
-		if turn.Status == thread.TurnSucceeded {
-			require.Equal(t, replies[turn.ID][0].Text, c.streamed(turn.ID))
-		}
-	}
+	c.CheckReplies()
+	c.CheckOrder()
+	t.Logf("%s %d parts, %d withdrawn, %d turns, %d requests, %d events", c.Marker, len(c.sent), len(c.withdrawn), len(c.Turns()),
+		len(requests), len(c.Watch.All()))
 }

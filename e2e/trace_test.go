@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"bobbin/e2e/house"
 	"bobbin/llm/scripted"
 	"bobbin/thread"
 )
@@ -78,22 +79,22 @@ func valueOf(s *spans.Span, key string) *common.AnyValue {
 func TestAMessageIsOneTraceFromItsRequestToItsAnswerAndHoldsNothingThatWasSaid(t *testing.T) {
 	t.Parallel()
 	traces := newTraceServer(t)
-	h := furnish(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+traces.url, "OTEL_BSP_SCHEDULE_DELAY=50", "BOBBIN_STINT_MAX_ROUNDS=1")
-	g := h.tools.gate("PLANTEDARGUMENT")
-	c := h.chat(scripted.Rounds(ask("look", "PLANTEDARGUMENT"), ask("charge", "PLANTEDCHARGE"), scripted.Say("PLANTEDANSWER")))
-	var first accepted
-	require.NoError(t, h.call("POST", "/v1/threads/"+c.id+"/messages", map[string]any{"text": c.marker + " PLANTEDWORDS"}, &first,
+	h := house.Furnish(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+traces.url, "OTEL_BSP_SCHEDULE_DELAY=50", "BOBBIN_STINT_MAX_ROUNDS=1")
+	g := h.Tools.Gate("PLANTEDARGUMENT")
+	c := h.Chat(scripted.Rounds(house.Ask("look", "PLANTEDARGUMENT"), house.Ask("charge", "PLANTEDCHARGE"), scripted.Say("PLANTEDANSWER")))
+	var first house.Accepted
+	require.NoError(t, h.Call("POST", "/v1/threads/"+c.ID+"/messages", map[string]any{"text": c.Marker + " PLANTEDWORDS"}, &first,
 		"Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"))
-	h.arrives(g)
-	steered := c.send("PLANTEDLINE")
-	g.release()
-	c.answered(first.TurnID)
-	h.until("the turn's span", func() bool { return len(traces.named("invoke_agent bobbin")) > 0 })
+	h.Arrives(g)
+	steered := c.Send("PLANTEDLINE")
+	g.Release()
+	c.Answered(first.TurnID)
+	h.Until("the turn's span", func() bool { return len(traces.named("invoke_agent bobbin")) > 0 })
 
 	turn := traces.named("invoke_agent bobbin")[0]
 	trace := string(turn.TraceId)
 	byID := map[string]*spans.Span{}
-	h.until("all spans of the trace", func() bool {
+	h.Until("all spans of the trace", func() bool {
 		traces.mu.Lock()
 		defer traces.mu.Unlock()
 		names := map[string]int{}
@@ -139,7 +140,7 @@ func TestAMessageIsOneTraceFromItsRequestToItsAnswerAndHoldsNothingThatWasSaid(t
 	require.Equal(t, spans.Span_SPAN_KIND_CLIENT, chat.Kind)
 	require.Equal(t, "chat", valueOf(chat, "gen_ai.operation.name").GetStringValue())
 	require.Equal(t, "scripted", valueOf(chat, "gen_ai.request.model").GetStringValue())
-	require.Equal(t, c.id, valueOf(chat, "gen_ai.conversation.id").GetStringValue())
+	require.Equal(t, c.ID, valueOf(chat, "gen_ai.conversation.id").GetStringValue())
 	require.Positive(t, valueOf(chat, "gen_ai.usage.input_tokens").GetIntValue())
 	require.Positive(t, valueOf(chat, "gen_ai.usage.output_tokens").GetIntValue())
 	tool := traces.named("execute_tool look")[0]
@@ -149,7 +150,7 @@ func TestAMessageIsOneTraceFromItsRequestToItsAnswerAndHoldsNothingThatWasSaid(t
 	require.Equal(t, string(thread.TurnSucceeded), valueOf(turn, "bobbin.outcome").GetStringValue())
 
 	// The message that was loaded into it has a trace of its own, which leads there.
-	h.until("the steering message's span", func() bool { return len(traces.named("accept")) == 2 })
+	h.Until("the steering message's span", func() bool { return len(traces.named("accept")) == 2 })
 	linked := slices.IndexFunc(traces.named("accept"), func(s *spans.Span) bool { return string(s.TraceId) != trace })
 	require.Equal(t, trace, string(traces.named("accept")[linked].Links[0].TraceId))
 	require.Equal(t, thread.DisposedSteering, steered.Disposition)
@@ -157,5 +158,5 @@ func TestAMessageIsOneTraceFromItsRequestToItsAnswerAndHoldsNothingThatWasSaid(t
 	traces.mu.Lock()
 	defer traces.mu.Unlock()
 	require.NotContains(t, traces.raw.String(), "PLANTED")
-	require.NotContains(t, traces.raw.String(), apiKey)
+	require.NotContains(t, traces.raw.String(), house.APIKey)
 }

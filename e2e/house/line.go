@@ -1,4 +1,4 @@
-package e2e
+package house
 
 import (
 	"io"
@@ -9,23 +9,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A line carries TCP connections to an address until it is cut.
-type line struct {
-	addr, target string
+// A Line carries TCP connections to an address until it is cut.
+type Line struct {
+	Addr, Target string
 
 	mu    sync.Mutex
 	down  bool
 	conns map[net.Conn]bool
 }
 
-func newLine(t *testing.T, target string) *line {
+// NewLine makes a line to an address, which ends with the test.
+func NewLine(t *testing.T, target string) *Line {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	n := &line{addr: l.Addr().String(), target: target, conns: map[net.Conn]bool{}}
+	n := &Line{Addr: l.Addr().String(), Target: target, conns: map[net.Conn]bool{}}
 	t.Cleanup(func() {
 		_ = l.Close()
-		n.cut()
+		n.Cut()
 	})
 	go func() {
 		for {
@@ -39,12 +40,12 @@ func newLine(t *testing.T, target string) *line {
 	return n
 }
 
-func (n *line) carry(near net.Conn) {
+func (n *Line) carry(near net.Conn) {
 	defer near.Close()
 	if !n.hold(near) {
 		return
 	}
-	far, err := net.Dial("tcp", n.target)
+	far, err := net.Dial("tcp", n.Target)
 	if err != nil {
 		return
 	}
@@ -63,7 +64,7 @@ func (n *line) carry(near net.Conn) {
 	delete(n.conns, far)
 }
 
-func (n *line) hold(c net.Conn) bool {
+func (n *Line) hold(c net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
@@ -73,8 +74,8 @@ func (n *line) hold(c net.Conn) bool {
 	return true
 }
 
-// cut breaks all connections, and every new one, until mend.
-func (n *line) cut() {
+// Cut breaks all connections, and every new one, until Mend.
+func (n *Line) Cut() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = true
@@ -84,7 +85,8 @@ func (n *line) cut() {
 	clear(n.conns)
 }
 
-func (n *line) mend() {
+// Mend lets new connections through again.
+func (n *Line) Mend() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.down = false

@@ -1,4 +1,4 @@
-package e2e
+package house
 
 import (
 	"encoding/json"
@@ -13,36 +13,39 @@ import (
 	"bobbin/llm/scripted"
 )
 
-// A toolServer is the operator's: look reads, put may be repeated, charge has side effects and may not. Every call is
+// Tools are the operator's server of tools: look reads, put may be repeated, charge has side effects and may not. Every call is
 // recorded as it arrives, which is when its effect happens.
-type toolServer struct {
+type Tools struct {
 	url string
 
 	mu    sync.Mutex
-	calls []toolCall
-	gates map[string]*gate
+	calls []ToolCall
+	gates map[string]*Gate
 }
 
-// A toolCall is one call as it arrived.
-type toolCall struct {
-	Tool string
+// A ToolCall is one call as it arrived.
+type ToolCall struct {
+	Tool string // look, put or charge
 	Key  string // what the model asked for, and the call is known by
 	Once string // its Idempotency-Key
 }
 
-// A gate holds calls, or a scripted reply, until it is opened.
-type gate struct {
-	arrived chan toolCall
-	open    chan struct{}
+// A Gate holds calls, or a scripted reply, until it is opened.
+type Gate struct {
+	Open chan struct{} // closed by Release
+
+	arrived chan ToolCall
 	once    sync.Once
 }
 
-func newGate() *gate { return &gate{arrived: make(chan toolCall, 100), open: make(chan struct{})} }
+// NewGate makes a closed gate, for a scripted reply.
+func NewGate() *Gate { return &Gate{arrived: make(chan ToolCall, 100), Open: make(chan struct{})} }
 
-func (g *gate) release() { g.once.Do(func() { close(g.open) }) }
+// Release opens the gate for good. It may be called again.
+func (g *Gate) Release() { g.once.Do(func() { close(g.Open) }) }
 
-func newToolServer(t *testing.T) *toolServer {
-	s := &toolServer{gates: map[string]*gate{}}
+func newTools(t *testing.T) *Tools {
+	s := &Tools{gates: map[string]*Gate{}}
 	web := httptest.NewServer(s)
 	t.Cleanup(func() {
 		s.releaseAll()
@@ -53,7 +56,7 @@ func newToolServer(t *testing.T) *toolServer {
 	return s
 }
 
-func (s *toolServer) file() string {
+func (s *Tools) file() string {
 	var b strings.Builder
 	for _, tool := range []string{"look: read_only: true", "put: idempotent: true", "charge: timeout: 1m"} {
 		name, more, _ := strings.Cut(tool, ": ")
@@ -72,28 +75,28 @@ func (s *toolServer) file() string {
 	return b.String()
 }
 
-// gate holds every call with a key from now on. wait for its arrival, then release it.
-func (s *toolServer) gate(key string) *gate {
+// Gate holds every call with a key from now on. Wait for its arrival, then release it.
+func (s *Tools) Gate(key string) *Gate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g := newGate()
+	g := NewGate()
 	s.gates[key] = g
 	return g
 }
 
-func (s *toolServer) releaseAll() {
+func (s *Tools) releaseAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.gates {
-		g.release()
+		g.Release()
 	}
 }
 
-// called returns the calls with a key, in the order of their arrival.
-func (s *toolServer) called(key string) []toolCall {
+// Called returns the calls with a key, in the order of their arrival.
+func (s *Tools) Called(key string) []ToolCall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []toolCall
+	var list []ToolCall
 	for _, c := range s.calls {
 		if c.Key == key {
 			list = append(list, c)
@@ -102,7 +105,7 @@ func (s *toolServer) called(key string) []toolCall {
 	return list
 }
 
-func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Arguments struct {
 			Key  string `json:"key"`
@@ -113,7 +116,7 @@ func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	call := toolCall{Tool: strings.TrimPrefix(r.URL.Path, "/"), Key: in.Arguments.Key, Once: r.Header.Get("Idempotency-Key")}
+	call := ToolCall{Tool: strings.TrimPrefix(r.URL.Path, "/"), Key: in.Arguments.Key, Once: r.Header.Get("Idempotency-Key")}
 	s.mu.Lock()
 	s.calls = append(s.calls, call)
 	g := s.gates[call.Key]
@@ -121,7 +124,7 @@ func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if g != nil {
 		g.arrived <- call
 		select {
-		case <-g.open:
+		case <-g.Open:
 		case <-r.Context().Done():
 			return
 		}
@@ -129,24 +132,31 @@ func (s *toolServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "result of %s %s", call.Key, strings.Repeat("x", in.Arguments.Size))
 }
 
-// arrives waits until a call has come to a gate.
-func (h *house) arrives(g *gate) toolCall {
-	h.t.Helper()
+// Arrives waits until a call has come to a gate.
+func (h *House) Arrives(g *Gate) ToolCall {
+	h.T.Helper()
 	select {
 	case c := <-g.arrived:
 		return c
-	case <-time.After(patience):
-		h.fail("waited in vain for a tool call")
-		return toolCall{}
+	case <-time.After(Patience):
+		h.Fail("waited in vain for a tool call")
+		return ToolCall{}
 	}
 }
 
-// ask is the model's reply that asks for one call of a tool for each key.
-func ask(tool string, keys ...string) scripted.Reply {
+// Ask is the model's reply that asks for one call of a tool for each key.
+func Ask(tool string, keys ...string) scripted.Reply {
 	var r scripted.Reply
 	for _, key := range keys {
 		args, _ := json.Marshal(map[string]any{"key": key}) // a string always encodes
 		r.Calls = append(r.Calls, scripted.Call{Name: tool, Arguments: string(args)})
 	}
 	return r
+}
+
+// Step lets a gated reply pass n points.
+func Step(g chan<- struct{}, n int) {
+	for range n {
+		g <- struct{}{}
+	}
 }
