@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"bobbin/bench/floor"
+	"bobbin/internal/page"
 )
 
 // A test binary is a floor as well, when it is started as one.
@@ -41,12 +42,12 @@ func TestTheShortFormMeasuresEveryRow(t *testing.T) {
 func TestTheReportReplacesTheMeasuredSectionOfThePage(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "page.md")
-	require.NoError(t, os.WriteFile(file, []byte("before\n"+sectionBegin+"\nold\n"+sectionEnd+"\nafter\n"), 0o600))
+	require.NoError(t, os.WriteFile(file, []byte("before\n"+sectionBegin+"\nold\n"+page.End+"\nafter\n"), 0o600))
 	d := duel{ours: []samples{{3 * time.Millisecond}, {5 * time.Millisecond}}, floor: []samples{{2 * time.Millisecond}, {2 * time.Millisecond}}}
 	for range 2 {
 		require.NoError(t, report{lines: []line{d.line("a row", 0.5, 1.5)}, of: "a machine", commit: "abc"}.write(file))
 	}
-	page, err := os.ReadFile(file)
+	got, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, "before\n"+sectionBegin+`
 
@@ -56,14 +57,14 @@ Measured 0001-01-01 00:00, commit abc, a machine. It took 0s.
 | --- | --- | --- | --- | --- | --- |
 | a row, p50 | 5.00 ms | 2.00 ms | 2.00 (1.50 to 2.50) | ≤ 1.5 × | missed |
 
-`+sectionEnd+"\nafter\n", string(page))
+`+page.End+"\nafter\n", string(got))
 }
 
 func TestAPageWithoutAMeasuredSectionIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("a page"), 0o600))
-	require.ErrorContains(t, report{}.write(file), "no measured section")
+	require.ErrorContains(t, report{}.write(file), "no section")
 }
 
 func TestAnUnknownRowIsRefusedByItsName(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"bobbin/internal/page"
 )
 
 // A line is one line of the table. An empty text is shown as a dash.
@@ -90,25 +92,11 @@ func dash(s string) string {
 	return s
 }
 
-// The measured section of the page stands between these two lines.
-const (
-	sectionBegin = "<!-- measured: make bench writes from here -->"
-	sectionEnd   = "<!-- to here -->"
-)
+// sectionBegin is the line before the measured section of the page.
+const sectionBegin = "<!-- measured: make bench writes from here -->"
 
 // write puts the table into a page.
-func (r report) write(file string) error {
-	page, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	before, rest, found := strings.Cut(string(page), sectionBegin)
-	_, after, closed := strings.Cut(rest, sectionEnd)
-	if !found || !closed {
-		return fmt.Errorf("%s has no measured section", file)
-	}
-	return os.WriteFile(file, []byte(before+sectionBegin+"\n"+r.markdown()+sectionEnd+after), 0o644) //nolint:gosec // a page for everyone
-}
+func (r report) write(file string) error { return page.Fill(file, sectionBegin, r.markdown()) }
 
 func (r report) markdown() string {
 	var b strings.Builder
