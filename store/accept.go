@@ -393,27 +393,25 @@ func (a *accept) queueReads(b *pgx.Batch, threadID string) {
 
 // queuePrior reads what the key was used for. A home thread stands for all that the owner had.
 func (a *accept) queuePrior(b *pgx.Batch) {
-	var p Accepted
 	b.Queue(`
-		SELECT d.fingerprint, d.turn_id, d.disposition, CASE $4 WHEN 'home' THEN t.home ELSE t.id = $4 END
+		SELECT d.fingerprint, d.turn_id, d.disposition, CASE $4 WHEN 'home' THEN t.home ELSE t.id = $4 END,`+messageColumns+`
 		FROM deliveries d
 		JOIN turns o ON o.id = d.turn_id
 		JOIN threads t ON t.id = o.thread_id
-		WHERE d.owner_id = $1 AND d.channel = $2 AND d.key = $3`, a.in.OwnerID, a.in.Channel, a.in.Key, a.in.ThreadID).Query(func(rows pgx.Rows) error {
+		JOIN messages m ON m.id = d.message_id
+		WHERE d.owner_id = $1 AND d.channel = $2 AND d.key = $3`, a.in.OwnerID, a.in.Channel, a.in.Key, a.in.ThreadID).Query(func(rows pgx.Rows) (err error) {
 		for rows.Next() {
-			a.prior = &p
-			if err := rows.Scan(&a.priorPrint, &p.TurnID, &p.Disposition, &a.priorHere); err != nil {
+			var m messageRow
+			p := Accepted{Repeated: true}
+			if err := rows.Scan(append([]any{&a.priorPrint, &p.TurnID, &p.Disposition, &a.priorHere}, m.into()...)...); err != nil {
 				return err
 			}
+			if p.Message, err = m.message(); err != nil {
+				return err
+			}
+			a.prior = &p
 		}
 		return rows.Err()
-	})
-	b.Queue(`SELECT`+messageColumns+`
-		FROM deliveries d
-		JOIN messages m ON m.id = d.message_id
-		WHERE d.owner_id = $1 AND d.channel = $2 AND d.key = $3`, a.in.OwnerID, a.in.Channel, a.in.Key).Query(func(rows pgx.Rows) error {
-		p.Repeated = true
-		return first(&p.Message, scanMessage)(rows)
 	})
 }
 

@@ -79,6 +79,9 @@ func Open(ctx context.Context, cfg Config) (*DB, error) {
 	pc.ConnConfig.RuntimeParams["application_name"] = "bobbin"
 	pc.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	pc.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed" // each statement sees what the last holder of a lock left
+	// Statements name their rows by key, so that a plan for these very values is no better, and planning costs more than they
+	// do. Left to itself Postgres planned one under the locks two times of three. Lists of pages say otherwise.
+	pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	// A machine that is gone without a word is noticed after some ten seconds, and its locks are freed.
 	pc.ConnConfig.RuntimeParams["tcp_keepalives_idle"] = "5"
 	pc.ConnConfig.RuntimeParams["tcp_keepalives_interval"] = "2"
@@ -153,6 +156,7 @@ type tx struct {
 
 	trace  string    // where it stands in its trace, see thread.Turn
 	stream string    // the thread whose events it writes
+	owner  string    // of that thread, where lock read it
 	now    time.Time // of the database, read under the event counter's lock
 	seq    int64     // of the last event
 	events []thread.Event

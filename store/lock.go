@@ -44,6 +44,7 @@ func (t *tx) lock(ctx context.Context, threadID string, extra func(*pgx.Batch)) 
 	if err := t.flush(ctx, b); err != nil {
 		return nil, err
 	}
+	t.owner = h.ownerID
 	return h, nil
 }
 
@@ -71,76 +72,58 @@ func (h *held) queueReads(b *pgx.Batch) {
 	b.Queue(`SELECT owner_id, home, status = 'archived' FROM threads WHERE id = $1`, h.threadID).QueryRow(func(r pgx.Row) error {
 		return r.Scan(&h.ownerID, &h.home, &h.archived)
 	})
-	b.Queue(`SELECT`+turnColumns+`
+	// The turn that the run row names, the first and the last of those that wait, and the message that waits with each. One
+	// statement reads all that may be there; more often than not it is nothing. The message's thread is named, as with
+	// that its index is sure to be read there alone.
+	b.Queue(`SELECT`+turnColumns+`,`+messageColumns+`
 		FROM turns t
-		WHERE t.id = ANY (`+lineOf+`)
-		ORDER BY t.rank`, h.threadID).Query(h.readTurns)
-	b.Queue(`SELECT`+messageColumns+`
-		FROM messages m
-		WHERE m.turn_id = ANY (`+lineOf+`) AND m.state = 'queued'`, h.threadID).Query(h.readMessages)
-}
-
-// lineOf are the turn that the run row names and the first and the last of those that wait. Statements are what an
-// operation costs, so one reads all that may be there; more often than not it is nothing.
-const lineOf = `ARRAY(
+		LEFT JOIN messages m ON m.thread_id = $1 AND m.turn_id = t.id AND m.state = 'queued'
+		WHERE t.id = ANY (ARRAY(
 			SELECT turn_id FROM runs WHERE thread_id = $1
 			UNION ALL
 			(SELECT id FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued' ORDER BY rank LIMIT 1)
 			UNION ALL
-			(SELECT id FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued' ORDER BY rank DESC LIMIT 1))`
+			(SELECT id FROM turns WHERE thread_id = $1 AND kind = 'conversation' AND status = 'queued' ORDER BY rank DESC LIMIT 1)))
+		ORDER BY t.rank`, h.threadID).Query(h.readLine)
+}
 
-func (h *held) readTurns(rows pgx.Rows) error {
-	var line []*turnRow
-	h.running, h.head, h.last = nil, nil, nil
-	if err := collect(&line, scanTurn)(rows); err != nil {
-		return err
-	}
-	for _, turn := range line {
+func (h *held) readLine(rows pgx.Rows) error {
+	for rows.Next() {
+		turn, m, err := scanWaiting(rows)
+		if err != nil {
+			return err
+		}
+		if m != nil && m.ID == h.steeringMessage {
+			h.steering, m = m, nil
+		}
 		switch {
 		case turn.ID == h.runningID:
 			h.running = turn
 		case h.head == nil:
-			h.head, h.last = turn, turn
+			h.head, h.headMsg, h.last, h.lastMsg = turn, m, turn, m
 		default:
-			h.last = turn
+			h.last, h.lastMsg = turn, m
 		}
 	}
-	return nil
-}
-
-func (h *held) readMessages(rows pgx.Rows) error {
-	var waiting []*thread.Message
-	h.steering, h.headMsg, h.lastMsg = nil, nil, nil
-	if err := collect(&waiting, scanMessage)(rows); err != nil {
-		return err
-	}
-	for _, m := range waiting {
-		if m.ID == h.steeringMessage {
-			h.steering = m
-			continue
-		}
-		if h.head != nil && m.TurnID == h.head.ID {
-			h.headMsg = m
-		}
-		if h.last != nil && m.TurnID == h.last.ID {
-			h.lastMsg = m
-		}
-	}
-	return nil
+	return rows.Err()
 }
 
 // queueWaiting reads the first waiting conversation turn of those that which is true of, by rank, and the message that
 // waits with it.
 func queueWaiting(b *pgx.Batch, threadID, which, order string, turn **turnRow, m **thread.Message) {
-	from := `
+	b.Queue(`SELECT`+turnColumns+`,`+messageColumns+`
 		FROM turns t
-		WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status = 'queued' AND ` + which + `
-		ORDER BY t.rank ` + order + `
-		LIMIT 1`
-	b.Queue(`SELECT`+turnColumns+from, threadID).Query(first(turn, scanTurn))
-	b.Queue(`SELECT`+messageColumns+`
-		FROM (SELECT t.id`+from+`) t
-		JOIN messages m ON m.turn_id = t.id AND m.state = 'queued'`, threadID).Query(first(m, scanMessage))
+		LEFT JOIN messages m ON m.thread_id = $1 AND m.turn_id = t.id AND m.state = 'queued'
+		WHERE t.thread_id = $1 AND t.kind = 'conversation' AND t.status = 'queued' AND `+which+`
+		ORDER BY t.rank `+order+`
+		LIMIT 1`, threadID).Query(func(rows pgx.Rows) (err error) {
+		for rows.Next() {
+			if *turn, *m, err = scanWaiting(rows); err != nil {
+				return err
+			}
+		}
+		return rows.Err()
+	})
 }
 
 // due returns the waiting turn that may start now, or nil.

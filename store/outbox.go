@@ -34,7 +34,7 @@ func (t *tx) nudge(kind NudgeKind, turnID string) {
 			return
 		}
 	}
-	t.nudges = append(t.nudges, Nudge{ThreadID: t.stream, Kind: kind, TurnID: turnID, Trace: t.trace})
+	t.nudges = append(t.nudges, Nudge{ThreadID: t.stream, Kind: kind, TurnID: turnID, OwnerID: t.owner, Trace: t.trace})
 }
 
 func (t *tx) queueNudges(b *pgx.Batch) {
@@ -43,9 +43,7 @@ func (t *tx) queueNudges(b *pgx.Batch) {
 		b.Queue(`
 			INSERT INTO outbox (thread_id, kind, turn_id)
 			VALUES ($1, $2, NULLIF($3, ''))
-			RETURNING id, (SELECT owner_id FROM threads WHERE id = $1)`, n.ThreadID, string(n.Kind), n.TurnID).QueryRow(func(r pgx.Row) error {
-			return r.Scan(&n.ID, &n.OwnerID)
-		})
+			RETURNING id`, n.ThreadID, string(n.Kind), n.TurnID).QueryRow(func(r pgx.Row) error { return r.Scan(&n.ID) })
 	}
 }
 

@@ -5,29 +5,68 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"bobbin/thread"
 )
 
 const messageColumns = `
-	m.id, m.role, m.text, m.state, COALESCE(m.turn_id, ''), m.channel, COALESCE(m.reply_to, ''), m.stopped, m.created_at,
+	m.id, m.role, m.text, m.state, m.turn_id, m.channel, m.reply_to, m.stopped, m.created_at,
 	(SELECT json_agg(json_build_object('text', p.text, 'sent_at', p.sent_at, 'client_id', p.client_id) ORDER BY p.n)
 		FROM message_parts p WHERE p.message_id = m.id),
 	ARRAY(SELECT a.file_id FROM message_attachments a WHERE a.message_id = m.id ORDER BY a.n),
 	ARRAY(SELECT t.target FROM message_mentions t WHERE t.message_id = m.id ORDER BY t.n)`
 
 func scanMessage(r pgx.Row) (*thread.Message, error) {
-	m := &thread.Message{Parts: []thread.Part{}}
-	var parts []byte
-	err := r.Scan(&m.ID, &m.Role, &m.Text, &m.State, &m.TurnID, &m.Channel, &m.ReplyTo, &m.Stopped, &m.CreatedAt,
-		&parts, &m.Attachments, &m.Mentions)
-	if err != nil {
+	var m messageRow
+	if err := r.Scan(m.into()...); err != nil {
 		return nil, err
 	}
-	if parts != nil {
-		err = json.Unmarshal(parts, &m.Parts)
+	return m.message()
+}
+
+// messageRow is what messageColumns give; all NULL where an outer join found none.
+type messageRow struct {
+	id, role, text, state, turnID, channel, replyTo zeronull.Text
+	stopped                                         pgtype.Bool
+	createdAt                                       pgtype.Timestamptz
+	parts                                           []byte
+	attachments, mentions                           []string
+}
+
+func (r *messageRow) into() []any {
+	return []any{
+		&r.id, &r.role, &r.text, &r.state, &r.turnID, &r.channel, &r.replyTo, &r.stopped, &r.createdAt,
+		&r.parts, &r.attachments, &r.mentions,
 	}
-	return m, err
+}
+
+// message returns nil where there is none.
+func (r *messageRow) message() (*thread.Message, error) {
+	if r.id == "" {
+		return nil, nil
+	}
+	m := &thread.Message{
+		ID: string(r.id), Role: thread.Role(r.role), Text: string(r.text), State: thread.MessageState(r.state), TurnID: string(r.turnID),
+		Channel: string(r.channel), ReplyTo: string(r.replyTo), Stopped: r.stopped.Bool, CreatedAt: r.createdAt.Time,
+		Attachments: r.attachments, Mentions: r.mentions, Parts: []thread.Part{},
+	}
+	if r.parts == nil {
+		return m, nil
+	}
+	return m, json.Unmarshal(r.parts, &m.Parts)
+}
+
+// scanWaiting reads a turn and the message that waits with it; nil: none does.
+func scanWaiting(r pgx.Row) (*turnRow, *thread.Message, error) {
+	var m messageRow
+	turn, err := scanTurnWith(r, m.into()...)
+	if err != nil {
+		return nil, nil, err
+	}
+	waiting, err := m.message()
+	return turn, waiting, err
 }
 
 // turnRow is a turn with what only the store needs.
@@ -55,17 +94,22 @@ const turnColumns = `
 	t.limit_since, t.limit_rounds, t.limit_tool_calls, t.empty_retries, t.malformed_retries, t.tool_failures, t.wrap_up_warned,
 	t.model_failures, t.refused_tokens, t.summary_failed, t.model_attempts, clock_timestamp()`
 
-func scanTurn(r pgx.Row) (*turnRow, error) {
+func scanTurn(r pgx.Row) (*turnRow, error) { return scanTurnWith(r) }
+
+// scanTurnWith reads a turn, and what the row has behind it into more.
+func scanTurnWith(r pgx.Row, more ...any) (*turnRow, error) {
 	var t turnRow
 	var e thread.TurnError
 	var since *time.Time
 	var now time.Time
-	err := r.Scan(&t.ID, &t.ThreadID, &t.Source, &t.Kind, &t.Mode, &t.Status, &t.rank, &t.FollowUpOf, &t.ReplyChannel,
+	err := r.Scan(append([]any{
+		&t.ID, &t.ThreadID, &t.Source, &t.Kind, &t.Mode, &t.Status, &t.rank, &t.FollowUpOf, &t.ReplyChannel,
 		&t.CreatedAt, &t.StartedAt, &t.FinishedAt, &t.Trace, &t.Attempt, &t.failures, &t.retryAt, &t.urgent, &t.barren, &t.stopping, &t.historyEnd, &t.Rounds, &t.ToolCalls,
 		&t.steps, &t.Usage.InputTokens, &t.Usage.CachedTokens, &t.Usage.OutputTokens, &t.Usage.ReasoningTokens, &t.Usage.Cost, &t.Answer, &t.nextTurnID,
 		&e.Code, &e.Detail,
 		&since, &t.limit.Rounds, &t.limit.ToolCalls, &t.limit.EmptyRetries, &t.limit.MalformedRetries, &t.limit.ToolFailures,
-		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.limit.Refused, &t.limit.SummaryFailed, &t.modelAttempts, &now)
+		&t.limit.WrapUpWarned, &t.limit.ModelFailures, &t.limit.Refused, &t.limit.SummaryFailed, &t.modelAttempts, &now,
+	}, more...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -60,11 +60,10 @@ func (t *tx) take(ctx context.Context, threadID, turnID string) ([]thread.Entry,
 	end := int64(-1)
 	var answered bool
 	h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
-		b.Queue(`SELECT COALESCE(max(pos), -1) FROM entries WHERE session_id = $1`, threadID).QueryRow(func(r pgx.Row) error {
-			return r.Scan(&end)
-		})
-		b.Queue(`SELECT EXISTS (SELECT FROM rounds WHERE turn_id = $1 AND outcome = 'answer')`, turnID).QueryRow(func(r pgx.Row) error {
-			return r.Scan(&answered)
+		b.Queue(`
+			SELECT COALESCE((SELECT max(pos) FROM entries WHERE session_id = $1), -1),
+				EXISTS (SELECT FROM rounds WHERE turn_id = $2 AND outcome = 'answer')`, threadID, turnID).QueryRow(func(r pgx.Row) error {
+			return r.Scan(&end, &answered)
 		})
 	})
 	if err != nil {

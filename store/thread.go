@@ -110,10 +110,11 @@ func (db *DB) Threads(ctx context.Context, ownerID string, p Page) ([]*thread.Th
 	return list, wrap("list threads", entry(db.pool.SendBatch(ctx, b).Close()))
 }
 
-// queueEntry looks for the entry that the page names. What it returns makes ErrNoEntry of the batch's success where there
-// is none.
+// queueEntry looks for the entry that the page names, and has the list after it planned for this very page: a plan for any
+// page reads all before it. What it returns makes ErrNoEntry of the batch's success where there is no such entry.
 func (p Page) queueEntry(b *pgx.Batch, query, of string) func(error) error {
 	there := true
+	b.Queue(`SELECT set_config('plan_cache_mode', 'force_custom_plan', true)`)
 	if p.Before != "" {
 		b.Queue(`SELECT EXISTS (`+query+`)`, p.Before, of).QueryRow(func(r pgx.Row) error { return r.Scan(&there) })
 	}
