@@ -26,6 +26,10 @@ test: deps ## run all tests, on a real Postgres and a real Temporal server
 bench: deps ## measure it against bare loops on the same machine, eight minutes; ROWS=accept,stop for some rows
 	@go run ./bench -commit '$(VERSION)' $(if $(ROWS),-rows '$(ROWS)',-docs docs/benchmarks.md)
 
+.PHONY: lab
+lab: deps ## try to make it lose, double or reorder a message, and break it on purpose, twenty minutes; PARTS=races,mutations for some
+	@go run ./lab -commit '$(VERSION)' $(if $(PARTS),-v -parts '$(PARTS)',-docs docs/benchmarks.md -readme README.md)
+
 .PHONY: build
 build: ## build bin/bobbin
 	@echo "Building $(BIN) (a minute or two at first) …"
