@@ -124,3 +124,27 @@ func TestStatementsOfARound(t *testing.T) {
 		return err
 	})
 }
+
+// Statements are held where they are many, so that none comes unseen.
+func TestStatementsOfAcceptTakeAndEnd(t *testing.T) {
+	f := &flushes{}
+	b := setup(t, func(c *store.Config) { c.Tracer = f })
+	var m store.Accepted
+	cost := func(want int, name string, op func() error) {
+		t.Helper()
+		before := f.statements.Load()
+		require.NoError(t, op(), name)
+		require.Equal(t, want, int(f.statements.Load()-before), name)
+	}
+	accept := func(mods ...with) func() error {
+		return func() (err error) { m, err = b.db.Accept(b.ctx(), b.incoming("text", mods...)); return err }
+	}
+	cost(15, "accept that starts a turn", accept())
+	turn := m.TurnID
+	cost(12, "accept that steers", accept())
+	cost(11, "accept that steers a second time", accept())
+	cost(16, "take", func() error { _, err := b.db.Take(b.ctx(), turn); return err })
+	cost(13, "accept that waits", accept(channel("telegram")))
+	cost(15, "accept that waits, with a key: what it was used for, and that it was", accept(channel("sms"), key("k")))
+	cost(25, "end that claims the next turn", func() error { _, err := b.db.End(b.ctx(), turn, 1, store.Outcome{}); return err })
+}
