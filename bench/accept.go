@@ -14,8 +14,9 @@ import (
 
 // accept measures what a person waits for: a message that starts a turn and one that steers a running turn, from one client
 // and from 32. The floor writes the same rows into the same tables in one pgx batch, without HTTP, locks or reads. No worker
-// runs; the nudges of what starts turns go to Temporal all the same. Each batch begins when the last one's are gone, and so
-// does each message of one client; with 32 there is always a nudge on its way.
+// runs; the nudges of what starts turns go to Temporal all the same. Each batch begins when the last one's are gone. One
+// client sends at the pace of a person, so that each message finds the nudge before it gone and processes asleep, and so
+// does each batch of its floor; with 32 there is always a nudge on its way.
 func accept(ctx context.Context, l *lab) ([]line, error) {
 	h, err := l.house(ctx)
 	if err != nil {
@@ -58,8 +59,8 @@ func (h *house) accepts(ctx context.Context, count int, running bool, batch func
 	take := func() string { return threads[next.Add(1)-1] }
 	ours := clients(count, func(ctx context.Context) (time.Duration, error) {
 		id := take()
-		if count == 1 { // one person does not write faster than a nudge goes out
-			if err := h.quiet(ctx); err != nil {
+		if count == 1 {
+			if err := errors.Join(h.quiet(ctx), rest(ctx)); err != nil {
 				return 0, err
 			}
 		}
@@ -70,6 +71,11 @@ func (h *house) accepts(ctx context.Context, count int, running bool, batch func
 	})
 	floor := clients(count, func(ctx context.Context) (time.Duration, error) {
 		id := take()
+		if count == 1 {
+			if err := rest(ctx); err != nil {
+				return 0, err
+			}
+		}
 		b := batch(id, id)
 		return timed(func() error { return h.sql.SendBatch(ctx, b).Close() })
 	})
