@@ -33,7 +33,7 @@ func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, work
 			UPDATE calls
 			SET state = 'started', started_at = @now, worker_id = @worker
 			WHERE turn_id = @turn AND round = @round AND idx = @idx AND state = 'pending'`,
-			pgx.NamedArgs{"turn": ref.ID, "round": round, "idx": index, "now": t.now, "worker": workerID})
+			named{"turn": ref.ID, "round": round, "idx": index, "now": t.now, "worker": workerID})
 		return nil
 	})
 	return call, ok, err
@@ -111,7 +111,7 @@ func writeResult(b *pgx.Batch, ref TurnRef, call thread.Call, step *thread.Step)
 		UPDATE turns
 		SET driven_at = @now, barren = 0, tool_failures = tool_failures || jsonb_build_object(@tool::text,
 			CASE WHEN @state = 'failed' THEN COALESCE((tool_failures ->> @tool)::integer, 0) + 1 ELSE 0 END)
-		WHERE id = @turn`, pgx.NamedArgs{
+		WHERE id = @turn`, named{
 		"turn": ref.ID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
 		"n": step.N, "status": string(step.Status), "now": step.FinishedAt, "detail": step.Detail, "tool": call.Name,
 	})
@@ -128,8 +128,8 @@ const outcome = `
 	SET state = @state, result = @result, finished_at = clock_timestamp()
 	WHERE turn_id = @turn AND round = @round AND idx = @idx AND started_at IS NOT NULL AND state IN ('started', 'interrupted')`
 
-func outcomeArgs(ref TurnRef, call thread.Call) pgx.NamedArgs {
-	return pgx.NamedArgs{
+func outcomeArgs(ref TurnRef, call thread.Call) named {
+	return named{
 		"turn": ref.ID, "round": call.Round, "idx": call.Index, "state": string(call.State), "result": call.Result,
 	}
 }

@@ -17,7 +17,7 @@ func (t *tx) lockStream(b *pgx.Batch, threadID string) {
 		SELECT last_seq, clock_timestamp()
 		FROM streams
 		WHERE thread_id = @thread
-		FOR NO KEY UPDATE`, pgx.NamedArgs{"thread": threadID}).QueryRow(func(r pgx.Row) error {
+		FOR NO KEY UPDATE`, named{"thread": threadID}).QueryRow(func(r pgx.Row) error {
 		err := r.Scan(&t.seq, &t.now)
 		return err
 	})
@@ -63,7 +63,7 @@ func (t *tx) queueEvents(b *pgx.Batch) {
 		INSERT INTO events (thread_id, seq, name, turn_id, data, created_at)
 		SELECT @thread, @last - @n + e.n, e.name, NULLIF(e.turn, ''), e.data::json, @now
 		FROM unnest(@names::text[], @turns::text[], @data::text[]) WITH ORDINALITY AS e (name, turn, data, n)`,
-		pgx.NamedArgs{
+		named{
 			"thread": t.stream, "last": t.seq, "n": len(t.events), "names": names, "turns": turns, "data": data, "now": t.now,
 		})
 }
@@ -104,6 +104,6 @@ func (db *DB) PruneEvents(ctx context.Context, limit int) (int64, error) {
 			GROUP BY e.thread_id
 		)
 		DELETE FROM events e USING old WHERE e.thread_id = old.thread_id AND e.seq <= old.seq`,
-		pgx.NamedArgs{"keep": db.cfg.EventRetention.Round(time.Second), "limit": limit})
+		named{"keep": db.cfg.EventRetention.Round(time.Second), "limit": limit})
 	return tag.RowsAffected(), wrap("prune events", err)
 }

@@ -141,7 +141,7 @@ func (db *DB) KeepText(ctx context.Context, fileID, text, note string) error {
 }
 
 // queueFiles reads the files that the session's messages brought, with what was read of them before.
-func queueFiles(b *pgx.Batch, s *thread.Session, args pgx.NamedArgs) {
+func queueFiles(b *pgx.Batch, s *thread.Session, args named) {
 	b.Queue(`
 		WITH `+shownEntries+`
 		SELECT e.message_id,`+fileColumns+`, t.file_id IS NOT NULL, COALESCE(t.text, ''), COALESCE(t.note, '')

@@ -113,7 +113,7 @@ func (db *DB) queueReserve(b *pgx.Batch, ref TurnRef, r Reservation) {
 		INSERT INTO spending_slots AS s (owner_id, month, slot, reserved)
 		SELECT owner_id, month, @slot, reserved
 		FROM line
-		ON CONFLICT (owner_id, month, slot) DO UPDATE SET reserved = s.reserved + EXCLUDED.reserved`, pgx.NamedArgs{
+		ON CONFLICT (owner_id, month, slot) DO UPDATE SET reserved = s.reserved + EXCLUDED.reserved`, named{
 		"slot": slotOf(ref.ID), "limit": db.cfg.MonthlyLimit, "thread": ref.ThreadID, "turn": ref.ID, "id": r.ID, "round": r.Round, "attempt": r.Attempt,
 		"model": modelName(r.Model), "input": r.Usage.InputTokens, "cost": r.Usage.Cost, "most": r.Most, "least": r.Least, "hasty": r.Hasty,
 	})
@@ -183,7 +183,7 @@ const chargeCounts = `
 	cost = t.cost + COALESCE(line.cost - COALESCE(was.cost, 0), 0)`
 
 // args are the arguments of chargeLine. Without an ID the call gets one.
-func (c Charge) args(ref TurnRef) pgx.NamedArgs {
+func (c Charge) args(ref TurnRef) named {
 	if c.ID == "" {
 		c.ID = NewChargeID()
 	}
@@ -191,7 +191,7 @@ func (c Charge) args(ref TurnRef) pgx.NamedArgs {
 	if c.Outcome == ChargeUnmade {
 		state, c.Usage, c.Estimated = "released", thread.Usage{}, false
 	}
-	return pgx.NamedArgs{
+	return named{
 		"id": c.ID, "thread": ref.ThreadID, "turn": ref.ID, "slot": slotOf(ref.ID), "round": c.Round, "attempt": c.Attempt,
 		"model": modelName(c.Model), "state": state, "outcome": string(c.Outcome), "estimated": c.Estimated,
 		"input": c.Usage.InputTokens, "cached": c.Usage.CachedTokens, "output": c.Usage.OutputTokens,

@@ -184,7 +184,7 @@ func (c *roundCommit) queue(b *pgx.Batch) {
 	charge.Outcome = ChargeOK
 	args := charge.args(c.ref)
 	maps.Copy(args, c.rows())
-	maps.Copy(args, pgx.NamedArgs{
+	maps.Copy(args, named{
 		"session": c.ref.session(), "base": c.r.Base, "came_to": string(c.r.Outcome), "finish": string(c.r.Reply.Finish),
 		"counted": c.r.Reply.Counted(), "model_name": c.r.Reply.Model, "attempts": c.at.modelFailures + 1, "now": c.now,
 		"calls": len(c.r.Calls), "steps": c.at.steps + len(c.steps), "empty": c.r.Outcome == RoundEmpty,
@@ -194,7 +194,7 @@ func (c *roundCommit) queue(b *pgx.Batch) {
 }
 
 // rows are the arguments with many values.
-func (c *roundCommit) rows() pgx.NamedArgs {
+func (c *roundCommit) rows() named {
 	var kinds, texts, reasonings []string
 	var pos *int64
 	for i := range c.list {
@@ -215,7 +215,7 @@ func (c *roundCommit) rows() pgx.NamedArgs {
 		ids, names, arguments = append(ids, call.ID), append(names, call.Name), append(arguments, call.Arguments)
 		effects = append(effects, call.SideEffects)
 	}
-	return pgx.NamedArgs{
+	return named{
 		"kinds": kinds, "texts": texts, "reasonings": reasonings, "pos": pos,
 		"step_kinds": stepKinds, "titles": titles, "statuses": statuses, "details": details,
 		"ids": ids, "names": names, "arguments": arguments, "effects": effects, "asked": c.asked,

@@ -66,7 +66,7 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 		b.Queue(`
 			UPDATE turns
 			SET model_attempts = @attempts, driven_at = @now, barren = @barren
-			WHERE id = @turn`, pgx.NamedArgs{"turn": ref.ID, "now": t.now, "attempts": turn.modelAttempts, "barren": turn.barren})
+			WHERE id = @turn`, named{"turn": ref.ID, "now": t.now, "attempts": turn.modelAttempts, "barren": turn.barren})
 		if left.calls > 0 {
 			queueLost(b, ref.ID)
 		}
@@ -212,7 +212,7 @@ const shownEntries = `
 // model's window holds, however long the conversation is. Rounds and calls are looked up entry by entry: the planner cannot
 // know how few entries lie behind the cut, and would read both tables whole.
 func queueSession(b *pgx.Batch, ref TurnRef, s *thread.Session) {
-	args := pgx.NamedArgs{"session": ref.session(), "thread": ref.ThreadID, "turn": ref.ID}
+	args := named{"session": ref.session(), "thread": ref.ThreadID, "turn": ref.ID}
 	b.Queue(newestSummary, args).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var session string

@@ -107,7 +107,7 @@ func (t *tx) load(b *pgx.Batch, h *held) []thread.Entry {
 		SET steps = @steps, driven_at = @now, barren = 0,
 			limit_since = @now, limit_rounds = 0, limit_tool_calls = 0, empty_retries = 0, malformed_retries = 0,
 			tool_failures = '{}', wrap_up_warned = false, refused_tokens = 0, summary_failed = false
-		WHERE id = @turn`, pgx.NamedArgs{"turn": turn.ID, "steps": turn.steps, "now": t.now})
+		WHERE id = @turn`, named{"turn": turn.ID, "steps": turn.steps, "now": t.now})
 	writeStep(b, step)
 	t.emitStep(thread.EventStepCreated, &step)
 	t.emit(thread.EventTurnBoundary, turn.ID, map[string]any{"turn_id": turn.ID, "n": step.N, "message_id": m.ID})
@@ -122,7 +122,7 @@ func writeStep(b *pgx.Batch, s thread.Step) {
 	b.Queue(`
 		INSERT INTO steps (turn_id, n, kind, title, status, started_at, finished_at, message_id, detail)
 		VALUES (@turn, @n, @kind, @title, @status, @started, @finished, NULLIF(@message, ''), @detail)`,
-		pgx.NamedArgs{
+		named{
 			"turn": s.TurnID, "n": s.N, "kind": string(s.Kind), "title": s.Title, "status": string(s.Status), "started": s.StartedAt,
 			"finished": s.FinishedAt, "message": s.MessageID, "detail": s.Detail,
 		})

@@ -51,8 +51,8 @@ func (db *DB) Usage(ctx context.Context, ownerID string, at time.Time) (Usage, e
 	return out, wrap("read usage", db.pool.SendBatch(ctx, b).Close())
 }
 
-func usageArgs(db *DB, ownerID string, at time.Time) pgx.NamedArgs {
-	args := pgx.NamedArgs{"owner": ownerID, "limit": db.cfg.MonthlyLimit, "at": nil}
+func usageArgs(db *DB, ownerID string, at time.Time) named {
+	args := named{"owner": ownerID, "limit": db.cfg.MonthlyLimit, "at": nil}
 	if !at.IsZero() {
 		args["at"] = at.UTC()
 	}
@@ -73,7 +73,7 @@ func (db *DB) Owners(ctx context.Context) ([]Owner, error) {
 		FROM owners o
 		CROSS JOIN (SELECT date_trunc('month', now())::date AS month) m
 		CROSS JOIN LATERAL (`+monthSums+`) s
-		ORDER BY o.id`, pgx.NamedArgs{"limit": db.cfg.MonthlyLimit})
+		ORDER BY o.id`, named{"limit": db.cfg.MonthlyLimit})
 	list, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (o Owner, err error) {
 		err = r.Scan(&o.ID, &o.OwnLimit, &o.Spending.Limit, &o.Spending.Spent, &o.Spending.Reserved, &o.Spending.Resets)
 		return o, err
