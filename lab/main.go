@@ -17,7 +17,12 @@ import (
 )
 
 // parts are run in this order.
-var parts = []part{}
+var parts = []part{
+	{
+		name: "cells", does: "every pair of operations that can meet, in both orders, a hundred times and more", pkg: "./store",
+		run: "TestEveryCellOfTheRaceTable", timeout: time.Hour,
+	},
+}
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

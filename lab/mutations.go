@@ -26,7 +26,7 @@ var mutations = []mutation{
 	a.lockStream(b, threadID)
 	if err = a.flush(ctx, b); err != nil {`,
 		pkg: "./store",
-		run: "TestTakeThenAppend|TestAcceptThenAccept|TestEndThenAccept|TestAcceptOnAnIdleThread",
+		run: "TestEveryRaceOfThePage",
 	},
 	{
 		name: "a repeated delivery is taken for another message",
@@ -34,7 +34,7 @@ var mutations = []mutation{
 		old:  "\tif a.in.Key == \"\" {\n\t\treturn\n\t}",
 		new:  "\tif a.in.Key != \"none that is so called\" {\n\t\treturn\n\t}",
 		pkg:  "./store",
-		run:  "TestAcceptTheSameKey|TestDuplicateDelivery",
+		run:  "TestAcceptTheSameKey|TestEveryRaceOfThePage",
 	},
 	{
 		name: "an accept leaves no outbox row",
@@ -69,7 +69,7 @@ var mutations = []mutation{
 	h.queueLocks(b)
 `,
 		pkg: "./store",
-		run: "TestAppendThenTake|TestTakeThatWaited|TestWithdrawThenTake|TestAppendThenWithdraw|TestAcceptThenEnd",
+		run: "TestEveryRaceOfThePage",
 	},
 	{
 		name: "a take does not look whether its turn was told to stop",
@@ -77,7 +77,7 @@ var mutations = []mutation{
 		old:  `h.runningID != turnID || h.stopping || h.archived`,
 		new:  `h.runningID != turnID || h.archived`,
 		pkg:  "./store",
-		run:  "TestStopThenTake",
+		run:  "TestEveryRaceOfThePage",
 	},
 	{
 		name: "a take loads a message behind the turn's answer",
@@ -93,7 +93,7 @@ var mutations = []mutation{
 		old:  `m == nil || len(m.Attachments) > 0 || len(m.Mentions) > 0`,
 		new:  `m == nil || len(m.Mentions) > 0`,
 		pkg:  "./store",
-		run:  "TestTakeThatWaited",
+		run:  "TestEveryRaceOfThePage",
 	},
 	{
 		name: "take and claim leave a message at the time when it was sent",
@@ -117,7 +117,7 @@ var mutations = []mutation{
 		old:  "\tif h.runningID != \"\" {\n\t\treturn &h.running.Turn",
 		new:  "\tif h.runningID != \"\" && h.head == nil {\n\t\treturn &h.running.Turn",
 		pkg:  "./store",
-		run:  "TestStopThenClaim|TestTwoClaims|TestClaimThen",
+		run:  "TestEveryRaceOfThePage",
 	},
 	{
 		name: "a withdrawal after the take gives the text back",
@@ -125,7 +125,7 @@ var mutations = []mutation{
 		old:  `case m.State == thread.MessageDelivered:`,
 		new:  `case m.State == thread.MessageDelivered && h.runningID == "":`,
 		pkg:  "./store",
-		run:  "TestTakeThenWithdraw|TestWithdrawTwice|TestClaimThenWithdraw",
+		run:  "TestEveryRaceOfThePage|TestWithdrawTwice",
 	},
 	{
 		name: "a stop leaves what waits to be loaded",
@@ -133,7 +133,7 @@ var mutations = []mutation{
 		old:  "\tif s.steering != nil {\n\t\ts.out.give(",
 		new:  "\tif s.steering != nil && s.runningID == \"\" {\n\t\ts.out.give(",
 		pkg:  "./store",
-		run:  "TestAcceptThenStop|TestStopScopes",
+		run:  "TestEveryRaceOfThePage|TestStopScopes",
 	},
 	{
 		name: "a stop raises no flag",
@@ -141,7 +141,7 @@ var mutations = []mutation{
 		old:  `UPDATE runs SET stopping = true WHERE thread_id = $1`,
 		new:  `UPDATE runs SET stopping = stopping WHERE thread_id = $1`,
 		pkg:  "./store",
-		run:  "TestStopThen|TestStopScopes",
+		run:  "TestEveryRaceOfThePage|TestStopScopes",
 	},
 	{
 		name: "an end does not look at the steering row",
@@ -149,7 +149,7 @@ var mutations = []mutation{
 		old:  `if e.steering != nil && e.turn.Status != thread.TurnQueued {`,
 		new:  `if e.steering != nil && e.turn.Status == thread.TurnRunning {`,
 		pkg:  "./store",
-		run:  "TestAcceptThenEnd|TestFollowUp|TestTakeThatWaited",
+		run:  "TestEveryRaceOfThePage|TestFollowUp",
 	},
 	{
 		name: "a follow-up turn goes to the end of the line",
@@ -165,7 +165,7 @@ var mutations = []mutation{
 		old:  `if e.turn.Status != thread.TurnRunning || e.turn.Attempt != attempt {`,
 		new:  `if e.turn.Status == thread.TurnQueued {`,
 		pkg:  "./store",
-		run:  "TestEndRepeated",
+		run:  "TestEndRepeated|TestEveryRaceOfThePage",
 	},
 	{
 		name: "an end leaves open calls without a result",

@@ -28,13 +28,14 @@ type bundle struct {
 	dsn    string
 	db     *store.DB
 	sql    *pgxpool.Pool // looks at what no function of the store shows, and makes time pass
+	owner  string
 	thread string
 }
 
 func setup(t *testing.T, opts ...storetest.Option) *bundle {
 	t.Helper()
 	t.Parallel()
-	b := &bundle{t: t, dsn: storetest.DSN(t)}
+	b := &bundle{t: t, dsn: storetest.DSN(t), owner: owner}
 	b.db = storetest.Open(t, b.dsn, opts...)
 	var err error
 	b.sql, err = pgxpool.New(t.Context(), b.dsn)
@@ -61,7 +62,7 @@ func (b *bundle) ctx() context.Context { return b.t.Context() }
 
 func (b *bundle) open() string {
 	b.t.Helper()
-	th, err := b.db.OpenThread(b.ctx(), owner, "")
+	th, err := b.db.OpenThread(b.ctx(), b.owner, "")
 	require.NoError(b.t, err)
 	return th.ID
 }
@@ -82,7 +83,7 @@ func delivery(d thread.Delivery) with     { return func(in *store.Incoming) { in
 func (b *bundle) to(threadID string) with { return func(in *store.Incoming) { in.ThreadID = threadID } }
 
 func (b *bundle) incoming(text string, mods ...with) store.Incoming {
-	in := store.Incoming{OwnerID: owner, ThreadID: b.thread, Channel: thread.ChannelWeb, Text: text}
+	in := store.Incoming{OwnerID: b.owner, ThreadID: b.thread, Channel: thread.ChannelWeb, Text: text}
 	for _, m := range mods {
 		m(&in)
 	}
@@ -232,14 +233,14 @@ func (r run) shown(attempt, offset int, text string) {
 
 func (r run) turn() *thread.Turn {
 	r.t.Helper()
-	turn, err := r.db.Turn(r.ctx(), owner, r.ref.ID)
+	turn, err := r.db.Turn(r.ctx(), r.owner, r.ref.ID)
 	require.NoError(r.t, err)
 	return turn
 }
 
 func (b *bundle) stop(scope store.Scope) store.Stopped {
 	b.t.Helper()
-	out, err := b.db.Stop(b.ctx(), owner, b.thread, scope)
+	out, err := b.db.Stop(b.ctx(), b.owner, b.thread, scope)
 	require.NoError(b.t, err)
 	return out
 }
@@ -272,7 +273,7 @@ func (b *bundle) session() []string {
 // conversation is what the owner sees, a line a message; what is not delivered says so.
 func (b *bundle) conversation() []string {
 	b.t.Helper()
-	messages, err := b.db.Messages(b.ctx(), owner, b.thread, store.Page{Limit: 1000})
+	messages, err := b.db.Messages(b.ctx(), b.owner, b.thread, store.Page{Limit: 1000})
 	require.NoError(b.t, err)
 	list := []string{}
 	for _, m := range messages {
@@ -394,4 +395,39 @@ func (b *bundle) locked(table string) (release func()) {
 	_, err = conn.Exec(b.ctx(), `BEGIN; SELECT FROM `+table+` WHERE thread_id = '`+b.thread+`' FOR UPDATE`)
 	require.NoError(b.t, err)
 	return func() { _ = conn.Close(context.Background()) }
+}
+
+// messageOf returns the id of the message that a turn answers.
+func (b *bundle) messageOf(turn *thread.Turn) (id string) {
+	b.t.Helper()
+	require.NotNil(b.t, turn)
+	b.scan(`SELECT id FROM messages WHERE turn_id = $1 AND role = 'user'`, []any{turn.ID}, &id)
+	return id
+}
+
+// behind makes a turn run and another wait behind it, which holds the returned message.
+func (b *bundle) behind() (run, store.Accepted) {
+	b.t.Helper()
+	r := b.start("hello")
+	return r, b.accept("one", channel("telegram"))
+}
+
+// retrying makes a thread where nothing runs and a failed turn waits for its retry.
+func (b *bundle) retrying() run {
+	b.t.Helper()
+	r := b.start("hello", channel(thread.ChannelSMS))
+	require.Equal(b.t, store.Ended{Status: thread.TurnQueued}, r.end(broken()))
+	return r
+}
+
+// due makes the time of a retry come.
+func (b *bundle) due() {
+	b.t.Helper()
+	b.exec(`UPDATE turns SET retry_at = clock_timestamp() WHERE thread_id = $1 AND retry_at IS NOT NULL`, b.thread)
+}
+
+func (b *bundle) cancelTurn(r run) {
+	b.t.Helper()
+	_, err := b.db.Cancel(b.ctx(), b.owner, r.ref.ID)
+	require.NoError(b.t, err)
 }

@@ -51,6 +51,7 @@ const (
 	PointEnd      Point = "end"
 	PointClaim    Point = "claim"
 	PointReset    Point = "reset"
+	PointReplay   Point = "replay"
 	PointRound    Point = "round"
 	PointCall     Point = "call"
 )

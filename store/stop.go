@@ -111,12 +111,13 @@ func (s *stop) others(turns []*turnRow, messages []*thread.Message) {
 	}
 }
 
-// queueLive reads all turns that run or wait, and the messages that wait as turns, in their order.
+// queueLive reads all turns that run or wait, and the messages that wait as turns, in their order: what runs has left the
+// line, and its rank may be that of one that waits.
 func queueLive(b *pgx.Batch, threadID string, turns *[]*turnRow, messages *[]*thread.Message) {
 	b.Queue(`SELECT`+turnColumns+`
 		FROM turns t
 		WHERE t.thread_id = $1 AND t.status IN ('queued', 'running', 'waiting')
-		ORDER BY t.kind DESC, t.rank
+		ORDER BY t.kind DESC, t.status <> 'running', t.rank, t.id
 		FOR NO KEY UPDATE`, threadID).Query(collect(turns, scanTurn))
 	b.Queue(`SELECT`+messageColumns+`
 		FROM messages m

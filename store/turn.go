@@ -79,9 +79,11 @@ func (db *DB) Replay(ctx context.Context, ownerID, turnID string) (*thread.Turn,
 		h, err := t.lock(ctx, threadID, func(b *pgx.Batch) {
 			b.Queue(`SELECT`+turnColumns+`FROM turns t WHERE t.id = $1 FOR NO KEY UPDATE`, turnID).Query(first(&turn, scanTurn))
 		})
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		t.point(ctx, PointReplay)
+		switch {
 		case h.archived:
 			return thread.ErrArchived
 		case !turn.Status.CanBecome(thread.TurnQueued) || turn.Status == thread.TurnRunning:
