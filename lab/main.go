@@ -22,6 +22,10 @@ var parts = []part{
 		name: "cells", does: "every pair of operations that can meet, in both orders, a hundred times and more", pkg: "./store",
 		run: "TestEveryCellOfTheRaceTable", timeout: time.Hour,
 	},
+	{
+		name: "races", does: "random clients on the real binary, held against an executable model of the engine", pkg: "./e2e/races",
+		run: "TestClientsThatRace", timeout: time.Hour,
+	},
 }
 
 func main() {

@@ -47,18 +47,27 @@ var mutations = []mutation{
 	{
 		name: "what a lock protects is read before it is taken",
 		file: "store/lock.go",
-		old: `
-		FOR NO KEY UPDATE` + "`" + `, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.runningID, &h.stopping) })
-	b.Queue(` + "`" + `
-		SELECT id, message_id
-		FROM steering
-		WHERE thread_id = $1 AND state = 'queued'
-		FOR UPDATE` + "`" + `, h.threadID)`,
-		new: "`" + `, h.threadID).QueryRow(func(r pgx.Row) error { return r.Scan(&h.runningID, &h.stopping) })
-	b.Queue(` + "`" + `
-		SELECT id, message_id
-		FROM steering
-		WHERE thread_id = $1 AND state = 'queued'` + "`" + `, h.threadID)`,
+		old:  "\th.queueLocks(b)\n\th.queueReads(b)\n",
+		new: `	b.Queue("SELECT r.turn_id, s.id, s.message_id FROM runs r LEFT JOIN steering s ON s.thread_id = r.thread_id AND s.state = 'queued' WHERE r.thread_id = $1",
+		threadID).Query(func(rows pgx.Rows) error {
+		var turn, message *string
+		var id *int64
+		for rows.Next() {
+			if err := rows.Scan(&turn, &id, &message); err != nil {
+				return err
+			}
+		}
+		if turn != nil {
+			h.runningID = *turn
+		}
+		if id != nil {
+			h.steeringID, h.steeringMessage = *id, *message
+		}
+		return rows.Err()
+	})
+	h.queueReads(b)
+	h.queueLocks(b)
+`,
 		pkg: "./store",
 		run: "TestEveryRaceOfThePage",
 	},
@@ -188,7 +197,7 @@ var mutations = []mutation{
 		old:  "\t\tFOR SHARE OF r\n\t\tFOR NO KEY UPDATE OF s`",
 		new:  "\t\tFOR SHARE OF r`",
 		pkg:  "./store",
-		run:  "TestEveryCellOfTheRaceTable/cells/a turn works/(commit of a round|finish of a call), finish of a call",
+		run:  "TestSubscribersSee|TestTwoHolders",
 	},
 	{
 		name: "a round is written on a session that has moved on",

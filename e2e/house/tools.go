@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +17,10 @@ import (
 // Tools are the operator's server of tools: look reads, put may be repeated, charge has side effects and may not. Every call is
 // recorded as it arrives, which is when its effect happens.
 type Tools struct {
+	// Do, if set before a process starts, is called with each call once it is recorded, and may block. What it returns is the
+	// status of the answer, 0 for 200.
+	Do func(ToolCall) int
+
 	url string
 
 	mu    sync.Mutex
@@ -105,6 +110,13 @@ func (s *Tools) Called(key string) []ToolCall {
 	return list
 }
 
+// All returns every call, in the order of their arrival.
+func (s *Tools) All() []ToolCall {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
 func (s *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Arguments struct {
@@ -126,6 +138,12 @@ func (s *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-g.Open:
 		case <-r.Context().Done():
+			return
+		}
+	}
+	if s.Do != nil {
+		if status := s.Do(call); status >= 400 {
+			http.Error(w, "The tool cannot do that.", status)
 			return
 		}
 	}
