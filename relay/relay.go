@@ -5,6 +5,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -58,10 +59,9 @@ func (r *Relay) Run(ctx context.Context, db *store.DB, server client.Client) {
 	})
 	done.Go(func() { every(ctx, holdEvery, func() { r.hold(ctx, db) }) })
 	done.Go(func() {
+		var settled int64
 		every(ctx, sweepEvery, func() {
-			if _, err := db.PruneEvents(ctx, pruneLimit); err != nil && ctx.Err() == nil {
-				slog.Warn("events not pruned", "error", err)
-			}
+			settled = prune(ctx, db, settled)
 			r.queue(ctx)(db.Sweep(ctx, sweepEvery))
 		})
 	})
@@ -80,7 +80,21 @@ func (r *Relay) hold(ctx context.Context, db *store.DB) {
 	}
 }
 
-const pruneLimit = 10_000 // events a sweep
+const pruneLimit = 10_000 // rows of a table a sweep
+
+// prune removes what is kept no longer. settled is the last steering row that was looked at, and so is what it returns.
+func prune(ctx context.Context, db *store.DB, settled int64) int64 {
+	_, events := db.PruneEvents(ctx, pruneLimit)
+	_, keys := db.PruneKeys(ctx, pruneLimit)
+	last, _, steering := db.PruneSteering(ctx, settled, pruneLimit)
+	if err := errors.Join(events, keys, steering); err != nil && ctx.Err() == nil {
+		slog.Warn("not pruned, the next sweep tries again", "error", err)
+	}
+	if steering != nil {
+		return settled
+	}
+	return last
+}
 
 // queue hands nudges to the senders.
 func (r *Relay) queue(ctx context.Context) func([]store.Nudge, error) {

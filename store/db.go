@@ -29,6 +29,7 @@ type Config struct {
 	MaxAttachments int           // of a merged message; default 10
 	MaxText        int           // characters of a merged message; default 200,000
 	EventRetention time.Duration // how long events can be replayed; default 30 days
+	KeyRetention   time.Duration // how long an idempotency key is known; default 30 days
 	MonthlyLimit   *thread.USD   // of every owner who has none of their own; nil: none
 
 	// OnNudge is called after a commit that wrote an outbox row. It must not block. Nil: the relay finds the row.
@@ -108,6 +109,7 @@ func (c Config) withDefaults() Config {
 	c.MaxText = defaulted(c.MaxText, 200_000)
 	c.MaxConns = defaulted(c.MaxConns, 20)
 	c.EventRetention = defaulted(c.EventRetention, 30*24*time.Hour)
+	c.KeyRetention = defaulted(c.KeyRetention, 30*24*time.Hour)
 	return c
 }
 

@@ -41,6 +41,7 @@ type config struct {
 	DatabaseURL    string        `env:"DATABASE_URL"`
 	MaxConns       int           `env:"BOBBIN_DATABASE_CONNECTIONS" envDefault:"20"`
 	EventRetention time.Duration `env:"BOBBIN_EVENT_RETENTION" envDefault:"720h"`
+	KeyRetention   time.Duration `env:"BOBBIN_KEY_RETENTION" envDefault:"720h"`
 
 	TemporalAddress   string        `env:"TEMPORAL_ADDRESS"`
 	TemporalNamespace string        `env:"TEMPORAL_NAMESPACE" envDefault:"default"`
@@ -121,7 +122,7 @@ const (
 	maxBuildID   = 200
 	minRollOver  = 30             // a workflow's start and a turn take about twenty events
 	minContext   = 2000           // tokens; system prompt, tools and a summary take some hundred each
-	minRetention = 24 * time.Hour // what a running turn has written so far is read from its events
+	minRetention = 24 * time.Hour // what a running turn has written so far is read from its events; a client that was off for a day may repeat what it sent
 )
 
 // readConfig reads the environment for a command. Its error lists everything that is wrong.
@@ -228,6 +229,7 @@ func (c config) check(name string) (wrong []string) {
 	wrong = append(wrong, c.checkFiles()...)
 	rule(c.RollOver >= minRollOver, "BOBBIN_HISTORY_ROLL_OVER: want at least %d, got %d", minRollOver, c.RollOver)
 	rule(c.EventRetention >= minRetention, "BOBBIN_EVENT_RETENTION: want at least %v, got %v", minRetention, c.EventRetention)
+	rule(c.KeyRetention >= minRetention, "BOBBIN_KEY_RETENTION: want at least %v, got %v", minRetention, c.KeyRetention)
 	rule(c.MaxOutputTokens >= 0, "BOBBIN_MODEL_MAX_OUTPUT_TOKENS: want 0, for the provider's limit, or more, got %d", c.MaxOutputTokens)
 	rule(c.ModelContext >= minContext, "BOBBIN_MODEL_CONTEXT_TOKENS: want at least %d, got %d", minContext, c.ModelContext)
 	rule(c.CompactAt > 0 && c.CompactAt <= 0.95, "BOBBIN_COMPACT_AT: want more than 0 and at most 0.95, got %v", c.CompactAt)
@@ -309,7 +311,7 @@ func (c config) store() store.Config {
 	limit, _ := dollars(c.MonthlyLimit) // checked
 	return store.Config{
 		DSN: c.DatabaseURL, MaxConns: c.MaxConns, TakeTimeout: c.TakeTimeout, MaxAttachments: c.MaxAttachments, MaxText: c.MaxText,
-		EventRetention: c.EventRetention, MonthlyLimit: limit,
+		EventRetention: c.EventRetention, KeyRetention: c.KeyRetention, MonthlyLimit: limit,
 	}
 }
 

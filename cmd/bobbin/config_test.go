@@ -23,6 +23,7 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Setenv("BOBBIN_WORKER_STINTS", "many")
 	t.Setenv("BOBBIN_HISTORY_ROLL_OVER", "29")
 	t.Setenv("BOBBIN_EVENT_RETENTION", "23h")
+	t.Setenv("BOBBIN_KEY_RETENTION", "1h")
 	t.Setenv("BOBBIN_MONTHLY_LIMIT_USD", "-5")
 	t.Setenv("BOBBIN_TURN_MAX_COST_USD", "NaN")
 	t.Setenv("BOBBIN_TURN_MAX_TOKENS", "-1")
@@ -38,6 +39,7 @@ func TestReadConfigNamesEverythingThatIsWrongAtOnce(t *testing.T) {
   BOBBIN_AUTH_FAILURE_LIMIT: want 0, for no limit, or more, got -1
   BOBBIN_EVENT_RETENTION: want at least 24h0m0s, got 23h0m0s
   BOBBIN_HISTORY_ROLL_OVER: want at least 30, got 29
+  BOBBIN_KEY_RETENTION: want at least 24h0m0s, got 1h0m0s
   BOBBIN_MONTHLY_LIMIT_USD: want an amount of dollars such as 20 or 12.50, from 0 to 1000000000, got "-5"
   BOBBIN_RATE_BURST: want at least 1, got 0
   BOBBIN_RATE_LIMIT: want a number such as 0.75
