@@ -15,7 +15,7 @@ import (
 
 const (
 	mutationsPart   = "mutations"
-	mutationTimeout = 4 * time.Minute // a mutation may make tests wait for what never comes
+	mutationTimeout = 2 * time.Minute // a mutation may make tests wait for what never comes
 )
 
 // A mutation is one way of breaking the engine, and the short tests that must notice.

@@ -117,7 +117,7 @@ var mutations = []mutation{
 		old:  "\tif h.runningID != \"\" {\n\t\treturn &h.running.Turn",
 		new:  "\tif h.runningID != \"\" && h.head == nil {\n\t\treturn &h.running.Turn",
 		pkg:  "./store",
-		run:  "TestEveryRaceOfThePage",
+		run:  "TestEveryOperationInEveryState",
 	},
 	{
 		name: "a withdrawal after the take gives the text back",
@@ -150,14 +150,6 @@ var mutations = []mutation{
 		new:  `if e.steering != nil && e.turn.Status == thread.TurnRunning {`,
 		pkg:  "./store",
 		run:  "TestEveryRaceOfThePage|TestFollowUp",
-	},
-	{
-		name: "a follow-up turn goes to the end of the line",
-		file: "store/end.go",
-		old:  "!= thread.TurnQueued {\n\t\te.moveSteering(e.b, e.held, e.frontRank(), e.turn.ID)",
-		new:  "!= thread.TurnQueued {\n\t\te.moveSteering(e.b, e.held, e.backRank(), e.turn.ID)",
-		pkg:  "./store",
-		run:  "TestFollowUp",
 	},
 	{
 		name: "a repeated end ends the turn once more",
@@ -272,12 +264,12 @@ var mutations = []mutation{
 		run:  "TestANudgeThatCouldNotBeSent",
 	},
 	{
-		name: "a workflow forgets a nudge that came while a turn ran",
+		name: "a workflow does not tell its turn that it was stopped",
 		file: "workflows/thread.go",
-		old:  "\tt.nudged = true\n",
-		new:  "\tt.nudged = t.running == nil\n",
+		old:  "\t\tt.running.stop()\n",
+		new:  "",
 		pkg:  "./workflows",
-		run:  "TestThreadLosesNoNudge",
+		run:  "TestThreadEndsAStoppedTurn|TestThreadStopsATurn",
 	},
 	{
 		name: "a workflow rests although a failed turn waits for its time",
