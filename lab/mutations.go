@@ -220,8 +220,8 @@ var mutations = []mutation{
 		file: "store/call.go",
 		old:  `if ok = *state == thread.CallPending; !ok {`,
 		new:  `if ok = state.Open(); !ok {`,
-		pkg:  "./activities",
-		run:  "TestAToolWithSideEffects",
+		pkg:  "./store",
+		run:  "TestStartCallTwice",
 	},
 	{
 		name: "a tool with side effects is retried as one that only reads",
