@@ -110,7 +110,8 @@ func (a *Activities) leave(ctx context.Context, at store.Attempt) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := a.Store.EndAttempt(ctx, at); err != nil {
+	err := insist(ctx, func(ctx context.Context) error { return a.Store.EndAttempt(ctx, at) }) // a live worker's attempt hides from the sweep
+	if err != nil {
 		activity.GetLogger(ctx).Warn("attempt not removed", "turn", at.TurnID, "error", err)
 	}
 }

@@ -309,7 +309,7 @@ func TestAToolThatWasStartedAndForgottenFailsTheTurn(t *testing.T) {
 	w := b.worker()
 	turn := b.start("Send it.")
 	ref := w.stint(turn).Tools[0]
-	_, ok, err := b.db.StartCall(b.ctx(), store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}, ref.Round, ref.Index, "w") // and its worker dies
+	_, ok, err := b.db.StartCall(b.ctx(), store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}, ref.Round, ref.Index, &store.Start{WorkerID: "w"}) // and its worker dies
 	require.NoError(t, err)
 	require.True(t, ok)
 	w.tool(ref)
@@ -331,7 +331,7 @@ func TestAToolThatRunsOnAWorkerThatLivesIsWaitedFor(t *testing.T) {
 	require.NoError(t, err)
 	defer alive.Close()
 	at := store.TurnRef{ID: turn.ID, ThreadID: turn.ThreadID}
-	call, ok, err := b.db.StartCall(b.ctx(), at, ref.Round, ref.Index, alive.ID)
+	call, ok, err := b.db.StartCall(b.ctx(), at, ref.Round, ref.Index, &store.Start{WorkerID: alive.ID})
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Equal(t, contract.StintWait, w.stint(turn).Outcome)

@@ -29,7 +29,13 @@ func (a *Activities) Tool(ctx context.Context, args converter.EncodedValues) (st
 	defer a.metrics.use(slotTool)()
 	ref := refOf(in.Turn)
 	ctx = traced(in.Turn).Within(ctx)
-	call, ok, err := a.Store.StartCall(ctx, ref, in.Round, in.Index, a.WorkerID)
+	var call thread.Call
+	var ok bool
+	start := &store.Start{WorkerID: a.WorkerID}
+	err := insist(ctx, func(ctx context.Context) (err error) { // one that stands unknown would keep the turn waiting for nobody
+		call, ok, err = a.Store.StartCall(ctx, ref, in.Round, in.Index, start)
+		return err
+	})
 	if err != nil || !ok {
 		return struct{}{}, failure(quiet(err))
 	}

@@ -4,36 +4,54 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"bobbin/thread"
 )
 
+// A Start is who starts a call, and when it tried to. It may be tried again where it is not known whether an earlier try
+// stands.
+type Start struct {
+	WorkerID string
+	tries    []time.Time // of the database
+}
+
 // StartCall records that a call with side effects starts on a worker, and returns it. ok is false if it must not run: it was started
-// before, or has a result. ErrFenced: its turn may act no more.
-func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, workerID string) (call thread.Call, ok bool, err error) {
+// before, by another Start, or has a result. ErrFenced: its turn may act no more. ErrUnavailable: it may have been recorded;
+// who asks again with the same Start learns whether.
+func (db *DB) StartCall(ctx context.Context, ref TurnRef, round, index int, by *Start) (call thread.Call, ok bool, err error) {
 	var state *thread.CallState
+	var worker *string
+	var started *time.Time
 	reads := func(b *pgx.Batch) {
 		b.Queue(`
-			SELECT provider_id, name, arguments, state
+			SELECT provider_id, name, arguments, state, worker_id, started_at
 			FROM calls
 			WHERE turn_id = $1 AND round = $2 AND idx = $3
 			FOR NO KEY UPDATE`, ref.ID, round, index).QueryRow(func(r pgx.Row) error {
 			call = thread.Call{TurnID: ref.ID, Round: round, Index: index}
 			state = &call.State
-			return r.Scan(&call.ID, &call.Name, &call.Arguments, &call.State)
+			return r.Scan(&call.ID, &call.Name, &call.Arguments, &call.State, &worker, &started)
 		})
 	}
 	err = db.fenced(ctx, "start call", ref, PointCall, reads, func(t *tx, b *pgx.Batch) error {
+		if *state == thread.CallStarted && worker != nil && *worker == by.WorkerID && started != nil &&
+			slices.ContainsFunc(by.tries, started.Equal) {
+			ok = true
+			return nil
+		}
 		if ok = *state == thread.CallPending; !ok {
 			return nil
 		}
+		by.tries = append(by.tries, t.now)
 		b.Queue(`
 			UPDATE calls
 			SET state = 'started', started_at = @now, worker_id = @worker
 			WHERE turn_id = @turn AND round = @round AND idx = @idx AND state = 'pending'`,
-			named{"turn": ref.ID, "round": round, "idx": index, "now": t.now, "worker": workerID})
+			pgx.NamedArgs{"turn": ref.ID, "round": round, "idx": index, "now": t.now, "worker": by.WorkerID})
 		return nil
 	})
 	return call, ok, err

@@ -32,8 +32,9 @@ type Deltas struct {
 }
 
 type pendingDelta struct {
-	ref   TurnRef
-	delta thread.Delta
+	ref    TurnRef
+	delta  thread.Delta
+	unsure bool // a write of it, or of its beginning, failed and may stand all the same
 }
 
 // deltaInterval is how long pieces are gathered. Below about 20 ms the rows cost more than the wait is worth; above 50 ms
@@ -64,7 +65,7 @@ func (d *Deltas) Write(ref TurnRef, delta thread.Delta) {
 	delta.Text = strings.ReplaceAll(delta.Text, "\x00", " ") // ->> refuses it; as long as it was, as offsets count bytes
 	p := d.pending[ref.ID]
 	if p == nil || p.delta.Round != delta.Round || p.delta.Attempt != delta.Attempt {
-		d.pending[ref.ID] = &pendingDelta{ref, delta}
+		d.pending[ref.ID] = &pendingDelta{ref: ref, delta: delta}
 		return
 	}
 	p.delta.Text += delta.Text
@@ -130,7 +131,7 @@ func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) bool
 	err := d.db.transact(ctx, "write deltas", func(ctx context.Context, t *tx) error {
 		w = &deltaTx{
 			tx: t, batch: batch, seqs: map[string]int64{}, open: map[string]present{}, held: map[string]*pendingDelta{},
-			threads: map[string]bool{},
+			ends: map[reach]int{}, threads: map[string]bool{},
 		}
 		return w.run(ctx)
 	})
@@ -140,6 +141,9 @@ func (d *Deltas) write(ctx context.Context, batch map[string]*pendingDelta) bool
 		}
 		d.failing = true
 		if errors.Is(err, thread.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			for _, p := range batch {
+				p.unsure = true
+			}
 			d.restore(batch)
 		}
 		return false
@@ -162,6 +166,7 @@ func (d *Deltas) restore(batch map[string]*pendingDelta) {
 			d.pending[id] = p
 		case later.delta.Round == p.delta.Round && later.delta.Attempt == p.delta.Attempt:
 			later.delta.Offset, later.delta.Text = p.delta.Offset, p.delta.Text+later.delta.Text
+			later.unsure = later.unsure || p.unsure
 		}
 	}
 }
@@ -177,7 +182,14 @@ type deltaTx struct {
 	open  map[string]present       // by turn that may write
 	held  map[string]*pendingDelta // pieces whose thread's counter another transaction holds
 
+	ends    map[reach]int   // of what stands of the pieces that are unsure; 0: nothing does
 	threads map[string]bool // that got events
+}
+
+// reach names a model attempt of a turn.
+type reach struct {
+	turnID string
+	present
 }
 
 // present is the model call that a turn is at.
@@ -214,6 +226,7 @@ func (w *deltaTx) run(ctx context.Context) error {
 		})
 		return err
 	})
+	w.queueEnds(b)
 	b.Queue(`SELECT clock_timestamp()`).QueryRow(func(r pgx.Row) error { return r.Scan(&w.now) })
 	if err := w.flush(ctx, b); err != nil {
 		return err
@@ -224,7 +237,7 @@ func (w *deltaTx) run(ctx context.Context) error {
 		if _, free := w.seqs[p.ref.ThreadID]; !free {
 			w.held[id] = p
 		} else if now, ok := w.open[id]; ok && now == (present{p.delta.Round, p.delta.Attempt}) {
-			w.queue(b, p)
+			w.queue(b, p.from(w.ends[reach{id, now}]))
 			w.threads[p.ref.ThreadID] = true
 		}
 	}
@@ -234,7 +247,45 @@ func (w *deltaTx) run(ctx context.Context) error {
 	return w.commit(ctx, b)
 }
 
+// queueEnds looks how far the pieces that are unsure were written: a commit whose answer was lost may stand.
+func (w *deltaTx) queueEnds(b *pgx.Batch) {
+	var unsure []string
+	for id, p := range w.batch {
+		if p.unsure {
+			unsure = append(unsure, id)
+		}
+	}
+	if len(unsure) == 0 {
+		return
+	}
+	b.Queue(`
+		SELECT turn_id, (data ->> 'round')::integer, (data ->> 'attempt')::integer,
+			max((data ->> 'offset')::integer + octet_length(data ->> 'text'))
+		FROM events
+		WHERE turn_id = ANY ($1) AND name = 'answer.delta'
+		GROUP BY 1, 2, 3`, unsure).Query(func(rows pgx.Rows) error {
+		var at reach
+		var end int
+		_, err := pgx.ForEachRow(rows, []any{&at.turnID, &at.round, &at.attempt, &end}, func() error {
+			w.ends[at] = end
+			return nil
+		})
+		return err
+	})
+}
+
+// from is the piece without what stands of it before end, an offset.
+func (p *pendingDelta) from(end int) *pendingDelta {
+	cut := min(max(0, end-p.delta.Offset), len(p.delta.Text))
+	rest := *p
+	rest.delta.Offset, rest.delta.Text = p.delta.Offset+cut, p.delta.Text[cut:]
+	return &rest
+}
+
 func (w *deltaTx) queue(b *pgx.Batch, p *pendingDelta) {
+	if p.delta.Text == "" {
+		return
+	}
 	w.stream, w.seq, w.events = p.ref.ThreadID, w.seqs[p.ref.ThreadID], nil
 	if p.delta.Offset == 0 {
 		w.phase(p.ref.ID, thread.PhaseAnswering)

@@ -239,7 +239,7 @@ func endings(name string, which func(*visit) run, o store.Outcome) move {
 func startings(name string) move {
 	return move{name: name, point: store.PointCall, ready: (*visit).called,
 		do: func(v *visit, ctx context.Context, db *store.DB, _ string) answer {
-			_, ok, err := db.StartCall(ctx, v.caller().ref, 1, 0, "worker")
+			_, ok, err := db.StartCall(ctx, v.caller().ref, 1, 0, &store.Start{WorkerID: "worker"})
 			return tells(err, "to be run: %t", ok)
 		}}
 }
@@ -301,7 +301,7 @@ func (v *visit) called() {
 
 func (v *visit) started() {
 	v.called()
-	_, _, err := v.db.StartCall(v.ctx(), v.caller().ref, 1, 1, "worker")
+	_, _, err := v.db.StartCall(v.ctx(), v.caller().ref, 1, 1, &store.Start{WorkerID: "worker"})
 	require.NoError(v.t, err)
 }
 

@@ -201,7 +201,7 @@ func (c *crowd) work(db *store.DB, turn *thread.Turn, r *rand.Rand, closing bool
 func (c *crowd) calls(db *store.DB, ref store.TurnRef, open []thread.Call) bool {
 	for _, call := range open {
 		if call.Name == "b" {
-			if _, _, err := db.StartCall(c.ctx(), ref, call.Round, call.Index, "w"); !c.ok(err, thread.ErrFenced) {
+			if _, _, err := db.StartCall(c.ctx(), ref, call.Round, call.Index, &store.Start{WorkerID: "w"}); !c.ok(err, thread.ErrFenced) {
 				return false
 			}
 		}

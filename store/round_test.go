@@ -84,16 +84,16 @@ func TestStartCallTwiceStartsOnce(t *testing.T) {
 	var ok [2]bool
 	var errs [2]error
 	b.race(store.PointCall,
-		func(db *store.DB) { _, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0, "w") },
-		func(db *store.DB) { _, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0, "w") })
+		func(db *store.DB) { _, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"}) },
+		func(db *store.DB) { _, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"}) })
 	require.Equal(t, [2]error{}, errs)
 	require.Equal(t, [2]bool{true, false}, ok)
 	require.NoError(t, r.finish(0, "paid"))
-	call, again, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, "w")
+	call, again, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"})
 	require.NoError(t, err)
 	require.False(t, again)
 	require.Equal(t, thread.CallSucceeded, call.State)
-	_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
+	_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 1, &store.Start{WorkerID: "w"})
 	require.ErrorIs(t, err, thread.ErrNotFound)
 }
 
@@ -177,7 +177,7 @@ func TestAfterTheEndNothingIsWritten(t *testing.T) {
 				r := begin(b)
 				r.commit(store.RoundCalls, "", tool("a"), effect("pay"))
 				require.NoError(t, r.finish(0, "a's result"))
-				_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
+				_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, &store.Start{WorkerID: "w"})
 				require.NoError(t, err)
 				require.True(t, ok)
 				late := r.next(store.RoundAnswer, "late")
@@ -189,7 +189,7 @@ func TestAfterTheEndNothingIsWritten(t *testing.T) {
 				require.ErrorIs(t, err, thread.ErrFenced)
 				_, err = b.db.FailAttempt(b.ctx(), r.ref, 0)
 				require.ErrorIs(t, err, thread.ErrFenced)
-				_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 0, "w")
+				_, _, err = b.db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"})
 				require.ErrorIs(t, err, thread.ErrFenced)
 				_, err = b.db.Begin(b.ctx(), r.ref, r.attempt, store.Attempt{TurnID: r.ref.ID, RunID: "late"})
 				require.ErrorIs(t, err, thread.ErrFenced)
@@ -233,7 +233,7 @@ func TestOutcomeThatComesBetweenTheStopAndTheEndIsKept(t *testing.T) {
 	r := b.start("hello")
 	r.commit(store.RoundCalls, "", effect("pay"), effect("mail"), effect("post"))
 	for i := range 2 {
-		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, "w")
+		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, &store.Start{WorkerID: "w"})
 		require.NoError(t, err)
 	}
 	b.stop(store.ScopeConversation)
@@ -274,7 +274,7 @@ func TestEveryCallOfTheSessionHasAResultAfterAnyEnd(t *testing.T) {
 			b := setup(t)
 			r := b.start("hello", channel(thread.ChannelSMS))
 			r.commit(store.RoundCalls, "", tool("a"), effect("pay"))
-			_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, "w")
+			_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 1, &store.Start{WorkerID: "w"})
 			require.NoError(t, err)
 			end(r)
 			b.nothingOpen()
@@ -288,7 +288,7 @@ func TestRetryDoesNotRunFinishedToolsAgain(t *testing.T) {
 	r := b.start("hello", channel(thread.ChannelSMS))
 	r.commit(store.RoundCalls, "", effect("a"), effect("b"), effect("c"))
 	for i := range 2 {
-		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, "w")
+		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, i, &store.Start{WorkerID: "w"})
 		require.NoError(t, err)
 		require.NoError(t, r.finish(i, "done"))
 	}
@@ -299,7 +299,7 @@ func TestRetryDoesNotRunFinishedToolsAgain(t *testing.T) {
 	require.Len(t, w.Open, 1)
 	require.Equal(t, "c", w.Open[0].Name)
 	require.Zero(t, w.Counters.ModelFailures)
-	_, ok, err := b.db.StartCall(b.ctx(), again.ref, 1, 0, "w")
+	_, ok, err := b.db.StartCall(b.ctx(), again.ref, 1, 0, &store.Start{WorkerID: "w"})
 	require.NoError(t, err)
 	require.False(t, ok)
 }
@@ -388,7 +388,7 @@ func TestStartedCallIsRunningWhileItsWorkerLives(t *testing.T) {
 	r.commit(store.RoundCalls, "", tool("a"))
 	w, err := b.db.RegisterWorker(b.ctx())
 	require.NoError(t, err)
-	_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, w.ID)
+	_, ok, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: w.ID})
 	require.NoError(t, err)
 	require.True(t, ok)
 	require.Positive(t, r.load().Open[0].RunningFor)
