@@ -19,8 +19,7 @@ import (
 func TestARollingDeployBreaksNoTurnAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	const chats, turns = 4, 6
-	// A task that Temporal hands to a worker in the moment in which it leaves is begun by nobody, and comes back after this time.
-	h := house.Open(t, "BOBBIN_HEARTBEAT_TIMEOUT=20s", "BOBBIN_STINT_MAX_ROUNDS=3")
+	h := house.Open(t, "BOBBIN_HEARTBEAT_TIMEOUT=10m", "BOBBIN_STINT_MAX_ROUNDS=3")
 	h.Migrate()
 	h.API()
 	type running struct {

@@ -26,6 +26,10 @@ var parts = []part{
 		name: "races", does: "random clients on the real binary, held against an executable model of the engine", pkg: "./e2e/races",
 		run: "TestClientsThatRace", timeout: time.Hour,
 	},
+	{
+		name: "crashes", does: "processes killed at every named point and at random, connections cut, Postgres refusing", pkg: "./e2e/crashes",
+		run: "TestProcessesKilled", timeout: time.Hour,
+	},
 }
 
 func main() {

@@ -220,8 +220,8 @@ var mutations = []mutation{
 		file: "store/call.go",
 		old:  `if ok = *state == thread.CallPending; !ok {`,
 		new:  `if ok = state.Open(); !ok {`,
-		pkg:  "./store",
-		run:  "TestStartCallTwice",
+		pkg:  "./activities",
+		run:  "TestAToolWithSideEffects",
 	},
 	{
 		name: "a tool with side effects is retried as one that only reads",

@@ -143,7 +143,7 @@ func OpenOn(t *testing.T, srv *temporal.Server, env ...string) *House {
 	require.NoError(t, err)
 	t.Cleanup(h.SQL.Close)
 	require.NoError(t, h.DB.EnsureKey(t.Context(), Owner, "e2e", APIKey))
-	h.stock("fil_1", "fil_7")
+	h.Stock("fil_1", "fil_7")
 	h.Line = NewLine(t, srv.Address())
 	h.openNamespace(srv.Address())
 	h.openModel()
@@ -158,8 +158,8 @@ func OpenOn(t *testing.T, srv *temporal.Server, env ...string) *House {
 	return h
 }
 
-// stock puts small texts where uploads of the owner would stand, for tests that are not about files.
-func (h *House) stock(ids ...string) {
+// Stock puts small texts where uploads of the owner would stand, for tests that are not about files.
+func (h *House) Stock(ids ...string) {
 	h.T.Helper()
 	storetest.AddFiles(h.T, h.DSN, Owner, ids...)
 	dir := filepath.Join(h.Dir, ".bobbin", "files")

@@ -39,12 +39,20 @@ type ToolCall struct {
 type Gate struct {
 	Open chan struct{} // closed by Release
 
-	arrived chan ToolCall
-	once    sync.Once
+	arrived, answered chan ToolCall
+	once              sync.Once
 }
 
 // NewGate makes a closed gate, for a scripted reply.
-func NewGate() *Gate { return &Gate{arrived: make(chan ToolCall, 100), Open: make(chan struct{})} }
+func NewGate() *Gate {
+	return &Gate{arrived: make(chan ToolCall, 100), answered: make(chan ToolCall, 100), Open: make(chan struct{})}
+}
+
+// Arrived has each call that comes to the gate.
+func (g *Gate) Arrived() <-chan ToolCall { return g.arrived }
+
+// Answered has each call whose answer was sent, perhaps to nobody.
+func (g *Gate) Answered() <-chan ToolCall { return g.answered }
 
 // Release opens the gate for good. It may be called again.
 func (g *Gate) Release() { g.once.Do(func() { close(g.Open) }) }
@@ -148,6 +156,10 @@ func (s *Tools) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	_, _ = fmt.Fprintf(w, "result of %s %s", call.Key, strings.Repeat("x", in.Arguments.Size))
+	if g != nil {
+		_ = http.NewResponseController(w).Flush() // who is gone is told nothing
+		g.answered <- call
+	}
 }
 
 // Arrives waits until a call has come to a gate.

@@ -1,0 +1,9 @@
+package crashes_test
+
+import (
+	"testing"
+
+	"bobbin/e2e/house"
+)
+
+func TestMain(m *testing.M) { house.Main(m) }
