@@ -39,7 +39,7 @@ func (s *stint) runCalls(ctx context.Context, calls []thread.Call, limit time.Du
 			continue
 		}
 		inside = append(inside, c)
-		names = append(names, c.Name)
+		names = append(names, s.known(c.Name))
 	}
 	if len(inside) > 0 {
 		s.enter(ctx, calls[0].Round, names)

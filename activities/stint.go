@@ -264,7 +264,7 @@ func (s *stint) commit(ctx context.Context, r agent.Round) (entries []thread.Ent
 	for _, c := range r.Reply.Calls {
 		t, _ := s.Tools.Lookup(c.Name)
 		row.Calls = append(row.Calls, store.RoundCall{Asked: c, SideEffects: t.Name != "" && t.SideEffects()})
-		s.line.Tools = append(s.line.Tools, c.Name)
+		s.line.Tools = append(s.line.Tools, s.known(c.Name))
 	}
 	err = insist(ctx, func(ctx context.Context) error {
 		entries, err = s.Store.CommitRound(ctx, s.ref, row)

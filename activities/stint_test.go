@@ -36,6 +36,16 @@ func TestStintAnswersWithWhatItsToolsFound(t *testing.T) {
 	require.Empty(t, b.model.Refusals())
 }
 
+// The model can name a tool as it likes, with what was said in the name. Nothing of that enters a history.
+func TestWhatTheModelCallsAToolThatThereIsNotIsNotTold(t *testing.T) {
+	b := setup(t, scripted.Rounds(scripted.Ask("read_annas_diary", `{}`), scripted.Say("There is none.")))
+	w := b.worker()
+	turn := b.start("What is it?")
+	res := w.stint(turn)
+	require.Equal(t, contract.StintAnswered, res.Outcome)
+	require.Equal(t, []string{"unknown"}, res.Rounds[0].Tools)
+}
+
 func TestStopClosesAHungModelCall(t *testing.T) {
 	b := setup(t, scripted.Always(scripted.Reply{Pieces: []string{"Once ", "upon "}, Fault: scripted.Hang, After: 2}))
 	w := b.worker()

@@ -30,6 +30,14 @@ var parts = []part{
 		name: "crashes", does: "processes killed at every named point and at random, connections cut, Postgres refusing", pkg: "./e2e/crashes",
 		run: "TestProcessesKilled", timeout: time.Hour,
 	},
+	{
+		name: "life", does: "one thread through two thousand turns and many roll-overs", pkg: "./e2e/life",
+		run: "TestOneThread", timeout: time.Hour,
+	},
+	{
+		name: "leaks", does: "texts planted everywhere, looked for where they do not belong", pkg: "./e2e",
+		run: "TestNothingThatWasSaid", timeout: 20 * time.Minute,
+	},
 }
 
 func main() {

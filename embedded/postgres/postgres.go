@@ -279,6 +279,7 @@ func serverArgs(c Config, data, socket string) []string {
 		"unix_socket_permissions": "0700",
 		"max_connections":         "200",
 		"log_line_prefix":         "%m [%p] %q%a ",
+		"log_error_verbosity":     "terse", // the detail of a broken constraint is the whole row, with what was said in it
 	}
 	if c.Ephemeral {
 		settings["fsync"] = "off"

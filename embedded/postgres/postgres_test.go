@@ -268,6 +268,34 @@ func TestStartQuotesPostgresIfItRefusesASetting(t *testing.T) {
 	execute(t, start(t, c), fill) // the failure left nothing in the way
 }
 
+// What breaks a constraint or takes too long holds what people wrote.
+func TestTheLogNamesWhatWentWrongAndQuotesNoRow(t *testing.T) {
+	t.Parallel()
+	s := start(t, Config{Dir: filepath.Join(folder(t), "pg")})
+	conn, err := connect(t.Context(), s.DSN())
+	require.NoError(t, err)
+	defer conn.Close(context.Background())
+	_, err = conn.Exec(t.Context(), "CREATE TABLE note (key text PRIMARY KEY, t text CHECK (length(t) < 13), n integer)")
+	require.NoError(t, err)
+	insert := "INSERT INTO note VALUES ($1, $2, length($3::text))"
+	_, err = conn.Exec(t.Context(), insert, "PLANTED key", "PLANTED text", "PLANTED argument")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), insert, "PLANTED key", "PLANTED text", "PLANTED argument")
+	require.ErrorContains(t, err, "note_pkey")
+	_, err = conn.Exec(t.Context(), insert, "another", "PLANTED check", "PLANTED argument")
+	require.ErrorContains(t, err, "note_t_check")
+	_, err = conn.Exec(t.Context(), "SET statement_timeout = '1ms'")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "SELECT pg_sleep(10), $1::text", "PLANTED argument")
+	require.ErrorContains(t, err, "statement timeout")
+	log, err := os.ReadFile(filepath.Join(s.Dir(), "server.log"))
+	require.NoError(t, err)
+	require.Contains(t, string(log), "note_pkey")
+	require.Contains(t, string(log), "note_t_check")
+	require.Contains(t, string(log), "statement timeout")
+	require.NotContains(t, string(log), "PLANTED")
+}
+
 func requireRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -212,6 +212,13 @@ func (s *Server) announce() {
 	s.changed = make(chan struct{})
 }
 
+// Keep is Options.Keep from now on.
+func (s *Server) Keep(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opt.Keep = n
+}
+
 // Requests returns what was accepted so far and is remembered, in order of arrival.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
