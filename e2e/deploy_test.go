@@ -14,8 +14,7 @@ import (
 	"bobbin/thread"
 )
 
-// Turns run all the time while every worker is replaced, one after the other. The heartbeat time-out is longer than the
-// test may take, so whatever would wait for it fails the test.
+// Turns run all the time while every worker is replaced, one after the other.
 func TestARollingDeployBreaksNoTurnAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	const chats, turns = 4, 6
