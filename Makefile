@@ -27,7 +27,7 @@ bench: deps ## measure it against bare loops on the same machine, eight minutes;
 	@go run ./bench -commit '$(VERSION)' $(if $(ROWS),-rows '$(ROWS)',-docs docs/benchmarks.md)
 
 .PHONY: lab
-lab: deps ## try to make it lose, double or reorder a message, and break it on purpose, twenty minutes; PARTS=races,mutations for some
+lab: deps ## try to make it lose, double or reorder a message, and break it on purpose, some hours; PARTS=races,mutations for some
 	@go run ./lab -commit '$(VERSION)' $(if $(PARTS),-v -parts '$(PARTS)',-docs docs/benchmarks.md -readme README.md)
 
 .PHONY: build

@@ -35,6 +35,14 @@ var parts = []part{
 		run: "TestOneThread", timeout: time.Hour,
 	},
 	{
+		name: "deploys", does: "build after build, in the middle of turns", pkg: "./e2e/life",
+		run: "TestBuildAfterBuild", timeout: time.Hour,
+	},
+	{
+		name: "soak", does: "a steady load, under which nothing may grow; BOBBIN_LAB_SOAK says how long", pkg: "./e2e/life",
+		run: "TestUnderASteadyLoad", timeout: 72 * time.Hour,
+	},
+	{
 		name: "leaks", does: "texts planted everywhere, looked for where they do not belong", pkg: "./e2e",
 		run: "TestNothingThatWasSaid", timeout: 20 * time.Minute,
 	},
