@@ -320,6 +320,18 @@ func TestBeginVoidsWhatAnEarlierStintHadShown(t *testing.T) {
 	require.ErrorIs(t, err, thread.ErrFenced)
 }
 
+func TestBeginVoidsNoAnswerThatIsWritten(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	r.shown(0, 0, "whole")
+	r.commit(store.RoundAnswer, "whole")
+	before := b.events()
+	w, err := b.db.Begin(b.ctx(), r.ref, r.attempt, store.Attempt{TurnID: r.ref.ID, RunID: "1", ActivityID: "2"})
+	require.NoError(t, err)
+	require.True(t, w.Answered)
+	require.Equal(t, before, b.events(), "a worker that died before the end leaves an answer on the page")
+}
+
 func TestOnStopIsCalledInEveryProcess(t *testing.T) {
 	b := setup(t)
 	r := b.start("hello")

@@ -71,7 +71,7 @@ func (db *DB) Begin(ctx context.Context, ref TurnRef, attempt int, a Attempt) (*
 			queueLost(b, ref.ID)
 		}
 		queueAttempt(b, a)
-		t.void(ref, shown, "resumed")
+		t.void(ref, shown && l.last != RoundAnswer, "resumed") // a written answer is only to be told
 		return nil
 	})
 	if err != nil {

@@ -95,10 +95,11 @@ func draw(seed uint64, z size) plan {
 	p := plan{Seed: seed}
 	for n := range z.places {
 		at := place{N: n, Home: r.IntN(4) == 0}
+		calm := r.IntN(2) == 0 // people who only write, most of the time: what they write is loaded
 		for c := range 2 + r.IntN(max(1, z.clients-1)) {
 			who := client{N: c}
 			for i := range z.steps {
-				s := drawStep(r, at.Home)
+				s := drawStep(r, at.Home, calm && r.IntN(6) > 0)
 				s.N, s.API, s.Pause = i, r.IntN(2), drawPause(r, z.pause)
 				who.Steps = append(who.Steps, s)
 			}
@@ -121,20 +122,23 @@ func drawPause(r *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(r.Int64N(int64(most))).Truncate(100 * time.Microsecond)
 }
 
-func drawStep(r *rand.Rand, home bool) step {
+func drawStep(r *rand.Rand, home, calm bool) step {
 	s := step{Do: send}
+	if calm {
+		return addWords(r, s)
+	}
 	switch n := r.IntN(100); {
-	case n < 66:
+	case n < 72:
 		s.With = drawMessage(r)
-	case n < 74:
+	case n < 78:
 		s.Do = withdraw
-	case n < 82:
+	case n < 84:
 		s.Do, s.With = withdrawMessage, []string{fmt.Sprintf("pick=%d", r.IntN(4))}
 	case n < 89:
 		if s.Do = stop; r.IntN(3) == 0 {
 			s.With = []string{scopeAll}
 		}
-	case n < 94:
+	case n < 92:
 		s.Do, s.With = cancel, []string{fmt.Sprintf("pick=%d", r.IntN(4))}
 	case n < 97:
 		return step{Do: replay, With: []string{fmt.Sprintf("pick=%d", r.IntN(6))}}

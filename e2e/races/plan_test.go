@@ -13,13 +13,13 @@ import (
 func TestAPlanIsItsSeedsAndIsReadAsItIsPrinted(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
-		p := draw(seed, usual)
-		require.Empty(t, cmp.Diff(p, draw(seed, usual)))
+		p := draw(seed, large)
+		require.Empty(t, cmp.Diff(p, draw(seed, large)))
 		again, err := parse("# a comment\n\n" + p.String())
 		require.NoError(t, err)
 		require.Empty(t, cmp.Diff(p, again))
 	}
-	require.NotEqual(t, draw(1, usual).String(), draw(2, usual).String())
+	require.NotEqual(t, draw(1, large).String(), draw(2, large).String())
 }
 
 func TestAPlanThatCannotBeReadSaysWhichLine(t *testing.T) {
@@ -36,6 +36,9 @@ func TestAPlanThatCannotBeReadSaysWhichLine(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+// large is the size of the plans here, whichever form the tests have.
+var large = size{places: 30, clients: 3, steps: 10, pause: time.Second, kills: 1}
 
 // wordy is a false checker: it takes a place for broken where somebody interrupts and somebody else withdraws by id.
 func wordy(p plan) bool {
@@ -59,7 +62,7 @@ func TestAFailingPlanShrinksToWhatItNeedsToFail(t *testing.T) {
 	t.Parallel()
 	tried := 0
 	for seed := range uint64(10) {
-		p := draw(seed, usual)
+		p := draw(seed, large)
 		require.True(t, wordy(p))
 		q := shrink(p, func(p plan) bool { tried++; return wordy(p) }, time.Now().Add(time.Hour))
 		require.True(t, wordy(q))
@@ -77,7 +80,7 @@ func TestAFailingPlanShrinksToWhatItNeedsToFail(t *testing.T) {
 func TestAPlanThatFailsNowAndThenShrinksToOneThatCanFail(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 1))
-	p := draw(4, usual)
+	p := draw(4, large)
 	q := shrink(p, func(p plan) bool { return wordy(p) && r.IntN(3) > 0 }, time.Now().Add(time.Hour))
 	require.True(t, wordy(q))
 	require.Less(t, q.operations(), p.operations()/4)
@@ -85,6 +88,6 @@ func TestAPlanThatFailsNowAndThenShrinksToOneThatCanFail(t *testing.T) {
 
 func TestShrinkingEndsWhenItsTimeIsOver(t *testing.T) {
 	t.Parallel()
-	p := draw(4, usual)
+	p := draw(4, large)
 	require.Empty(t, cmp.Diff(p, shrink(p, wordy, time.Now().Add(-time.Second))))
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -95,12 +96,12 @@ func (s *site) play(p plan) []record {
 		}
 	}
 	all.Wait()
-	s.rest(visits)
+	s.rest()
 	for _, v := range visits {
 		all.Go(v.close)
 	}
 	all.Wait()
-	s.rest(visits)
+	s.rest()
 	return s.gather(visits)
 }
 
@@ -167,7 +168,7 @@ func (v *visit) callOf(c client, st step) *call {
 	op := &call{Who: who, Do: st.Do, Thread: v.path, Key: fmt.Sprintf("run%d %s", v.run, who), All: st.has(scopeAll)}
 	switch st.Do {
 	case send:
-		op.Said = said{text: "part-" + who + ";", reply: ""}
+		op.Said = said{text: "part-" + who + ";", mode: st.value("mode")}
 		for _, d := range []thread.Delivery{thread.DeliverSteer, thread.DeliverTurn, thread.DeliverInterrupt} {
 			if st.has(string(d)) {
 				op.Said.delivery = d
@@ -207,24 +208,24 @@ func (v *visit) do(op *call, st step) {
 	switch {
 	case st.has(twin):
 		var other sync.WaitGroup
-		other.Go(func() { v.insist(op, st, 1-st.API) })
-		v.insist(op, st, st.API)
+		other.Go(func() { v.insist(op, 1-st.API) })
+		v.insist(op, st.API)
 		other.Wait()
 		return
 	case st.has(lost):
-		v.try(op, st, st.API, deaf)
+		v.try(op, st.API, deaf)
 	case st.has(hangUp):
-		v.try(op, st, st.API, gone)
+		v.try(op, st.API, gone)
 	}
-	v.insist(op, st, st.API)
+	v.insist(op, st.API)
 	if st.has(again) {
-		v.insist(op, st, 1-st.API)
+		v.insist(op, 1-st.API)
 	}
 }
 
 // insist repeats while nobody answers.
-func (v *visit) insist(op *call, st step, api int) {
-	for deadline := time.Now().Add(house.Patience); !v.try(op, st, api, nil); {
+func (v *visit) insist(op *call, api int) {
+	for deadline := time.Now().Add(house.Patience); !v.try(op, api, nil); {
 		if op.Key == "" { // it may have been done, and nobody can tell
 			return
 		}
@@ -237,7 +238,7 @@ func (v *visit) insist(op *call, st step, api int) {
 }
 
 // try makes one request, and reports whether it was answered.
-func (v *visit) try(op *call, st step, api int, bad func(context.Context) (context.Context, *http.Client)) bool {
+func (v *visit) try(op *call, api int, bad func(context.Context) (context.Context, *http.Client)) bool {
 	ctx, cancelIt := context.WithTimeout(context.Background(), house.Patience)
 	defer cancelIt()
 	by := v.http
@@ -245,7 +246,7 @@ func (v *visit) try(op *call, st step, api int, bad func(context.Context) (conte
 		ctx, by = bad(ctx)
 		defer by.CloseIdleConnections()
 	}
-	method, path, body := op.request(st)
+	method, path, body := op.request()
 	t := try{Began: time.Now()}
 	resp, err := v.ask(ctx, by, api, method, path, op.Key, body)
 	ended := time.Now()
@@ -270,7 +271,7 @@ func (v *visit) try(op *call, st step, api int, bad func(context.Context) (conte
 	return true
 }
 
-func (op *call) request(st step) (method, path string, body map[string]any) {
+func (op *call) request() (method, path string, body map[string]any) {
 	base := "/v1/threads/" + op.Thread
 	switch op.Do {
 	case send:
@@ -287,8 +288,8 @@ func (op *call) request(st step) (method, path string, body map[string]any) {
 		if op.Said.reply != "" {
 			body["reply_to"] = op.Said.reply
 		}
-		if st.value("mode") != "" {
-			body["mode"] = st.value("mode")
+		if op.Said.mode != "" {
+			body["mode"] = op.Said.mode
 		}
 		return "POST", base + "/messages", body
 	case withdraw:
@@ -322,8 +323,20 @@ func (v *visit) reset(c client, st step) {
 	v.do(late, step{API: st.API})
 }
 
+// settle repeats what may have been done by a request that had no answer, and was refused when it was repeated: that request
+// may have come behind its repeat. Uncertain is not refused, and nobody can tell before all is at rest.
+func (v *visit) settle() {
+	for _, op := range slices.Clone(v.calls) {
+		unanswered := func(t try) bool { return t.Ended.IsZero() }
+		if n := len(op.Tries); n > 0 && op.Key != "" && op.Tries[n-1].Told.code != "" && slices.ContainsFunc(op.Tries, unanswered) {
+			v.insist(op, 0)
+		}
+	}
+}
+
 // close says one last thing, and again until it is answered: the request for that shows all that came before.
 func (v *visit) close() {
+	v.settle()
 	for n := 900; v.closed == "" && !v.T.Failed(); n++ {
 		op := v.callOf(client{N: 99}, step{N: n, Do: send})
 		v.do(op, step{})
@@ -342,13 +355,16 @@ func (v *visit) close() {
 	}
 }
 
-// rest waits until nothing runs or waits.
-func (s *site) rest(visits []*visit) {
+// rest waits until nothing runs or waits. What does not come to rest is seen by the checker.
+func (s *site) rest() {
 	s.T.Helper()
-	s.Until("all threads to come to rest", func() bool {
-		return s.Count(`SELECT count(*) FROM turns WHERE status IN ('queued', 'running')`)+
-			s.Count(`SELECT count(*) FROM steering WHERE state = 'queued'`) == 0
-	})
+	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
+		if s.Count(`SELECT count(*) FROM turns WHERE status IN ('queued', 'running')`)+
+			s.Count(`SELECT count(*) FROM steering WHERE state = 'queued'`) == 0 {
+			return
+		}
+	}
+	s.T.Error("not all threads come to rest")
 }
 
 // An answer is what came back.

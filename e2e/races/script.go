@@ -28,7 +28,7 @@ type script struct {
 func newScript(seed uint64) *script { return &script{seed: seed, next: map[int]uint64{}} }
 
 // mostRounds bounds how often the model asks for tools before it answers what people wrote last.
-const mostRounds = 4
+const mostRounds = 6
 
 func (s *script) draw(at int) (*rand.Rand, uint64) {
 	s.mu.Lock()
@@ -55,19 +55,19 @@ func (s *script) answer(req modelRequest) modelReply {
 		}
 	}
 	switch k := r.IntN(100); {
-	case k < 50 && rounds < mostRounds && len(req.Tools) > 0:
+	case k < 70 && rounds < mostRounds && len(req.Tools) > 0:
 		reply.Text, reply.Calls = "", calls(r, at, n)
-	case k < 52:
+	case k < 72:
 		return scripted.Reply{Status: http.StatusServiceUnavailable}
-	case k < 54:
+	case k < 74:
 		reply.Fault, reply.After = scripted.Break, 1+r.IntN(4)
-	case k < 57:
+	case k < 77:
 		reply.Text = ""
-	case k < 58:
+	case k < 78:
 		reply.Fault, reply.After = scripted.Garbage, 1
-	case k < 59:
+	case k < 79:
 		reply.Fault = scripted.NoFinish
-	case k < 60:
+	case k < 82:
 		return scripted.Reply{Status: http.StatusBadRequest, ErrorCode: "content_filter"}
 	}
 	return reply

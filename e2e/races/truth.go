@@ -71,6 +71,7 @@ type said struct {
 	files    []string
 	mentions []string
 	reply    string
+	mode     string // chat, or not said, which here is the same
 }
 
 func (in said) plain() bool { return len(in.files) == 0 && len(in.mentions) == 0 && in.reply == "" }
