@@ -285,12 +285,10 @@ func (h *hunt) lookAsAnother(l left) {
 		}
 	}
 	require.Greater(h.T, paths, 12, "the document's addresses")
-	require.Equal(h.T, planted+"CONTENT", h.content(l.file), "nothing of it was touched")
-}
-
-func (h *hunt) content(file string) string {
-	_, text := h.ask("GET", "/v1/files/"+file+"/content", "")
-	return text
+	_, content := h.ask("GET", "/v1/files/"+l.file+"/content", "")
+	require.Equal(h.T, planted+"CONTENT", content, "nothing of it was touched")
+	_, own := h.ask("GET", "/v1/threads/"+l.ID+"/messages", "")
+	require.Contains(h.T, own, planted+"WORDS", "who wrote it reads it")
 }
 
 // failToStart starts processes that cannot reach what they need, or cannot read their configuration.

@@ -253,3 +253,21 @@ func (s *soak) requireNoBloat() {
 		require.LessOrEqual(s.T, size, 2*mib+rows*row, "%s with %d rows", table, rows)
 	}
 }
+
+func TestWhatGrowsIsToldFromWhatComesAndGoes(t *testing.T) {
+	t.Parallel()
+	m := measures{}
+	for i := range 200 {
+		wave := float64(i%10) * 5
+		m["flat"] = append(m["flat"], 100+wave)
+		m["settles"] = append(m["settles"], min(float64(i), 90)+wave)
+		m["grows"] = append(m["grows"], 100+float64(i)+wave)
+	}
+	for of, most := range map[string]float64{"flat": 5, "settles": 5} {
+		_, gain, n := m.half(of)
+		require.Equal(t, 100, n)
+		require.InDelta(t, 0, gain, most, of)
+	}
+	_, gain, _ := m.half("grows")
+	require.InDelta(t, 99, gain, 5)
+}
