@@ -24,7 +24,7 @@ const quiet = 5 // turns in a row with nothing else going on, whose cost is comp
 // temporalio/temporal#1069, temporalio/sdk-go#533
 func TestOneThreadThroughManyTurnsAndRollOversLosesDoublesAndMovesNothing(t *testing.T) {
 	t.Parallel()
-	turns, steers, rollOver := tally.Pick(60, 2000), tally.Pick(20, 200), tally.Pick(40, 400)
+	turns, steers, rollOver := tally.Pick(60, 2000), tally.Pick(20, 200), tally.Pick(40, 150)
 	book := tally.Keep(t, "life")
 	env := []string{fmt.Sprintf("BOBBIN_HISTORY_ROLL_OVER=%d", rollOver), "BOBBIN_STINT_MAX_ROUNDS=1", "BOBBIN_RATE_LIMIT=0"}
 	if tally.Long() {
@@ -86,13 +86,13 @@ type life struct {
 
 var tag = regexp.MustCompile(`m\d+;`)
 
-// play answers a turn after one call, and a background turn after eight.
+// play answers a turn after one call, and a background turn after so many that its workflow rolls over.
 func (l *life) play(r scripted.Request) scripted.Reply {
 	if len(r.Tools) == 0 && strings.HasPrefix(r.Messages[0].Text, "You summarise") {
 		return scripted.Say("They went on and on.")
 	}
 	if r.Mentions("bg-") {
-		for i := range 8 {
+		for i := range tally.Pick(8, 35) {
 			if key := fmt.Sprintf("bg-%d;", i); !r.Mentions("result of " + key) {
 				return house.Ask("look", key)
 			}
