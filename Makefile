@@ -27,8 +27,8 @@ bench: deps ## measure it against bare loops on the same machine, eight minutes;
 	@go run ./bench -commit '$(VERSION)' $(if $(ROWS),-rows '$(ROWS)',-docs docs/benchmarks.md)
 
 .PHONY: lab
-lab: deps ## try to make it lose, double or reorder a message, and break it on purpose, some hours; PARTS=races,mutations for some
-	@go run ./lab -commit '$(VERSION)' $(if $(PARTS),-v -parts '$(PARTS)',-docs docs/benchmarks.md -readme README.md)
+lab: deps ## try to make it lose, double or reorder a message, and break it on purpose, some hours; PARTS=races,mutations for some; MUTATIONS='a take' for those so called
+	@go run ./lab -commit '$(VERSION)' $(if $(PARTS)$(MUTATIONS),-v -parts '$(PARTS)' -mutations '$(MUTATIONS)',-docs docs/benchmarks.md -readme README.md)
 
 .PHONY: build
 build: ## build bin/bobbin

@@ -300,14 +300,26 @@ func TestStintDoesNotRunAToolThatNeedsApproval(t *testing.T) {
 func TestAToolWithSideEffectsRunsOnceWhoeverAsks(t *testing.T) {
 	b := setup(t, scripted.Rounds(scripted.Ask("send", `{}`), scripted.Say("Sent.")))
 	var runs atomic.Int32
-	b.tools = []tools.Tool{sender("send", func(context.Context, tools.Call) (string, error) { runs.Add(1); return "sent", nil })}
+	running, release := make(chan struct{}), make(chan struct{})
+	b.tools = []tools.Tool{sender("send", func(context.Context, tools.Call) (string, error) {
+		if runs.Add(1) == 1 {
+			close(running)
+			<-release
+		}
+		return "sent", nil
+	})}
 	w := b.worker()
 	turn := b.start("Send it.")
 	res := w.stint(turn)
 	require.Equal(t, contract.StintTools, res.Outcome)
 	require.Empty(t, cmp.Diff([]contract.ToolRef{{Turn: turn, Round: 1, Name: "send", Limit: tools.DefaultTimeout}}, res.Tools))
-	w.tool(res.Tools[0])
-	w.tool(res.Tools[0])
+	first := later(func() bool { w.tool(res.Tools[0]); return true })
+	come(t, running)
+	w.tool(res.Tools[0]) // it was started and has no result
+	b.worker().tool(res.Tools[0])
+	close(release)
+	come(t, first)
+	w.tool(res.Tools[0]) // it has one
 	b.worker().tool(res.Tools[0])
 	require.EqualValues(t, 1, runs.Load())
 	require.Equal(t, contract.StintAnswered, w.stint(turn).Outcome)

@@ -4,9 +4,11 @@
 //
 // The last part turns that round: it breaks the engine on purpose, in one way after the other, and runs the short tests
 // that must notice. Nothing in the checkout is touched; the go command is given another file in place of the one that is
-// broken. What no test catches is listed, and fails the laboratory as a lost message does.
+// broken. Two are tried at once, each with the few tests that are about what it takes away, and a test that hangs has caught it
+// as one that fails has. What no test catches is listed, and fails the laboratory as a lost message does.
 //
 //	lab -parts races,cells      some parts; none named: all
+//	lab -mutations 'a take'     the mutations whose names match a pattern, and no other part
 //	lab -v                      each race cell and each mutation with what caught it
 //	lab -docs docs/benchmarks.md -readme README.md
 //

@@ -119,7 +119,9 @@ func TestEveryPartAndEveryMutationNamesTestsThatAreThere(t *testing.T) {
 		for _, p := range patterns {
 			top, sub, _ := strings.Cut(p, "/")
 			require.Contains(t, tests.String(), "\nfunc "+top, "%s has no test that begins so", pkg)
-			require.Contains(t, tests.String(), sub)
+			for _, word := range strings.FieldsFunc(sub, func(r rune) bool { return r == '/' || r == ',' }) { // a name may be put together
+				require.Contains(t, tests.String(), strings.TrimSpace(word))
+			}
 		}
 	}
 }
@@ -163,6 +165,33 @@ func TestMutationsAreCaughtByTheTestsThatFail(t *testing.T) {
 	require.ErrorContains(t, got[0].err, "A_SEED=7")
 	got = l.mutate(t.Context(), []mutation{{name: "none", file: "a.go", old: "return 2", new: "return 0", pkg: ".", run: "TestNone"}})
 	require.ErrorContains(t, got[0].err, "no test of . is called TestNone")
+}
+
+func TestAPatternChoosesMutationsByTheirNames(t *testing.T) {
+	t.Parallel()
+	list, err := chooseMutations("")
+	require.NoError(t, err)
+	require.Len(t, list, len(mutations))
+	list, err = chooseMutations("^" + mutations[1].name + "$")
+	require.NoError(t, err)
+	require.Equal(t, mutations[1:2], list)
+	_, err = chooseMutations("none that is so called")
+	require.ErrorContains(t, err, "no mutation is called")
+	_, err = chooseMutations("(")
+	require.Error(t, err)
+}
+
+func TestATestThatHangsAndAPanicAreFailures(t *testing.T) {
+	t.Parallel()
+	for log, want := range map[string][]string{
+		"ok  \tbobbin/store\t1.2s\n": nil,
+		"--- FAIL: TestA (0.00s)\n    --- FAIL: TestA/b (0.00s)\n--- FAIL: TestC (0.00s)\nFAIL\n":                                     {"TestA", "TestC"},
+		"panic: test timed out after 20s\n\trunning tests:\n\t\tTestA/b (20s)\n\t\tTestC (19s)\n\ngoroutine 1 [running]:\npanic: x\n": {"TestA, which hung"},
+		"panic: no such row\n\ngoroutine 7 [running]:\nFAIL\tbobbin/store\t0.1s\n":                                                    {"a panic"},
+	} {
+		require.Equal(t, want, failures([]byte(log)), log)
+	}
+	require.Equal(t, mutationPatience+30*time.Second, hangsAfter(10*time.Second))
 }
 
 // A module of its own, with one test for each way that a part may go.
@@ -237,7 +266,7 @@ mutations: 2 applied, 1 caught; NOT caught: no lock
 
 0001-01-01 00:00, commit abc, a machine. It took 1m30s.
 `, r.text(false))
-	require.Contains(t, r.text(true), "\nstop, then take  3\ntake, then stop  7\nno fence         TestFence\nno lock          NOT caught\n")
+	require.Contains(t, r.text(true), "\nstop, then take  3\ntake, then stop  7\nno fence         TestFence                          0s\nno lock          NOT caught                         0s\n")
 	require.EqualError(t, r.err(), "soak: 1 wrong\nno lock: NOT caught\nno code: not tried: its tests were not run")
 	require.NoError(t, report{results: r.results[:1], mutations: r.mutations[:1]}.err())
 }

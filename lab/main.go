@@ -61,6 +61,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("lab", flag.ContinueOnError)
 	only := flags.String("parts", "", "parts to run, with commas between: "+strings.Join(names(), ", ")+"; empty: all")
+	broken := flags.String("mutations", "", "pattern of the names of mutations to try; alone it leaves out the other parts; empty: all")
 	verbose := flags.Bool("v", false, "show each race cell and each mutation")
 	docs := flags.String("docs", "", "page whose section is written anew")
 	readme := flags.String("readme", "", "page whose summary is written anew")
@@ -68,7 +69,14 @@ func run(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if *only == "" && *broken != "" {
+		*only = mutationsPart
+	}
 	chosen, err := choose(*only)
+	if err != nil {
+		return err
+	}
+	list, err := chooseMutations(*broken)
 	if err != nil {
 		return err
 	}
@@ -79,7 +87,7 @@ func run(ctx context.Context, args []string) error {
 	r := report{commit: *commit, at: time.Now(), of: fmt.Sprintf("%d cores, %s", runtime.NumCPU(), runtime.Version())}
 	for _, name := range chosen {
 		if name == mutationsPart {
-			r.mutations = l.mutate(ctx, mutations)
+			r.mutations = l.mutate(ctx, list)
 			continue
 		}
 		r.results = append(r.results, l.run(ctx, parts[slices.IndexFunc(parts, func(p part) bool { return p.name == name })]))

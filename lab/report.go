@@ -155,7 +155,7 @@ func (r report) full() string {
 		fmt.Fprintf(w, "%s\t%s\n", name, thousands(cells[name]))
 	}
 	for _, v := range r.mutations {
-		fmt.Fprintf(w, "%s\t%s\n", v.name, v.outcome())
+		fmt.Fprintf(w, "%s\t%s\t%s\n", v.name, v.outcome(), v.took.Round(time.Second))
 	}
 	_ = w.Flush() // a buffer takes everything
 	if b.Len() == 0 {

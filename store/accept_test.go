@@ -509,6 +509,28 @@ func TestWithdrawTwiceAndAfterDelivery(t *testing.T) {
 	require.ErrorIs(t, err, thread.ErrAlreadyDelivered)
 }
 
+func TestAKeyIsOfOneRequestThatIsCarriedOutOnce(t *testing.T) {
+	b := setup(t)
+	r := b.start("hello")
+	stop := func(scope store.Scope) (store.Stopped, *store.Repeat, error) {
+		again := &store.Repeat{Key: "k"}
+		out, err := b.db.Stop(b.ctx(), owner, b.thread, scope, again)
+		return out, again, err
+	}
+	first, repeat, err := stop(store.ScopeConversation)
+	require.NoError(t, err)
+	require.False(t, repeat.Known)
+	r.end(store.Outcome{})
+	next := b.start("again")
+	second, repeat, err := stop(store.ScopeConversation) // the answer to the first was lost
+	require.NoError(t, err)
+	require.True(t, repeat.Known)
+	require.Equal(t, first, second)
+	_, _, err = stop(store.ScopeAll)
+	require.ErrorIs(t, err, thread.ErrKeyReused)
+	require.Equal(t, thread.TurnSucceeded, next.answer("Not stopped.").Status)
+}
+
 func TestMessagesStandInTheOrderTheModelReceivedThem(t *testing.T) {
 	b := setup(t)
 	r := b.start("one")

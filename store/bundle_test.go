@@ -320,7 +320,10 @@ func (b *bundle) gated(p store.Point, opts ...storetest.Option) (*store.DB, *gat
 	hook := func(_ context.Context, at store.Point) {
 		if at == p && g.used.CompareAndSwap(false, true) {
 			close(g.arrived)
-			<-g.open
+			select {
+			case <-g.open:
+			case <-b.t.Context().Done(): // the test has failed
+			}
 		}
 	}
 	return storetest.Open(b.t, b.dsn, append(opts, func(c *store.Config) { c.Point = hook })...), g
@@ -387,14 +390,22 @@ func (b *bundle) until(done <-chan struct{}, sql string, args ...any) {
 	}
 }
 
-// lockedBy holds a row of a table in a transaction of the test's own, until the returned function is called.
+// locked holds the thread's rows of a table, until the returned function is called or the test ends.
 func (b *bundle) locked(table string) (release func()) {
+	b.t.Helper()
+	return b.lockedRows(`SELECT FROM ` + table + ` WHERE thread_id = '` + b.thread + `' FOR UPDATE`)
+}
+
+// lockedRows holds what a statement locks in a transaction of the test's own.
+func (b *bundle) lockedRows(sql string) (release func()) {
 	b.t.Helper()
 	conn, err := pgx.Connect(b.ctx(), b.dsn)
 	require.NoError(b.t, err)
-	_, err = conn.Exec(b.ctx(), `BEGIN; SELECT FROM `+table+` WHERE thread_id = '`+b.thread+`' FOR UPDATE`)
+	release = func() { _ = conn.Close(context.Background()) }
+	b.t.Cleanup(release) // what still waits for them would hold up the end of a test that has failed
+	_, err = conn.Exec(b.ctx(), `BEGIN; `+sql)
 	require.NoError(b.t, err)
-	return func() { _ = conn.Close(context.Background()) }
+	return release
 }
 
 // messageOf returns the id of the message that a turn answers.

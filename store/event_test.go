@@ -46,9 +46,17 @@ func TestSubscribersSeeEveryEventOnceAndInOrderWhileEightWrite(t *testing.T) {
 			b := setup(t)
 			other := b.second()
 			b.start("hello")
-			const writers, each = 8, 12
+			const senders, each = 6, 12
+			turns := []run{b.running(), b.background("look")}
+			rounds := make([]store.Round, len(turns))
+			before := b.lastEvent()
+			for i, r := range turns {
+				r.commit(store.RoundCalls, "", tool("a"))
+				rounds[i] = r.next(store.RoundCalls, "", tool("a"))
+			}
+			wrote := b.lastEvent() - before // each turn with one round
 			// an accept writes that its message and its turn were made, a withdrawal that they are over
-			last := b.lastEvent() + 4*writers*each
+			last := b.lastEvent() + 4*senders*each + wrote*each
 			target := b.incoming("", reply).ReplyTo
 			dbs := []*store.DB{b.db, other}
 			got := make([][]thread.Event, 4)
@@ -57,7 +65,18 @@ func TestSubscribersSeeEveryEventOnceAndInOrderWhileEightWrite(t *testing.T) {
 			for i := range got {
 				readers.Go(func() { got[i], errs[i] = follow(b.ctx(), dbs[i%2], b.thread, int64(i), last) })
 			}
-			for w := range writers {
+			for i, r := range turns {
+				db := dbs[i%2]
+				group.Go(func() {
+					for round := rounds[i]; round.N < rounds[i].N+each; round.N, round.Base = round.N+1, round.Base+1 {
+						if _, err := db.CommitRound(b.ctx(), r.ref, round); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			for w := range senders {
 				db := dbs[w%2]
 				group.Go(func() {
 					for i := range each {
@@ -84,6 +103,28 @@ func TestSubscribersSeeEveryEventOnceAndInOrderWhileEightWrite(t *testing.T) {
 				for j, e := range events {
 					require.Equal(t, int64(i+j+1), e.Seq, "reader %d", i)
 				}
+			}
+		})
+	}
+}
+
+// The turns of a thread share no lock but that of its event counter.
+func TestEventsOfTurnsThatWriteAtOnceAreNumberedOneAfterTheOther(t *testing.T) {
+	for first, name := range []string{"TheConversationFirst", "TheBackgroundFirst"} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			turns := []run{b.start("hello"), b.background("look")}
+			var errs [2]error
+			commit := func(i int) func(*store.DB) {
+				round := turns[i].next(store.RoundCalls, "", tool("a"))
+				return func(db *store.DB) { _, errs[i] = db.CommitRound(b.ctx(), turns[i].ref, round) }
+			}
+			b.race(store.PointRound, commit(first), commit(1-first))
+			require.Equal(t, [2]error{}, errs)
+			events, err := follow(b.ctx(), b.db, b.thread, 0, b.lastEvent())
+			require.NoError(t, err)
+			for i, e := range events {
+				require.Equal(t, int64(i+1), e.Seq)
 			}
 		})
 	}

@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -80,7 +79,7 @@ func (b *bundle) atOnce(n int, most thread.USD) (admitted []store.Charge, runs [
 		copied := *b
 		runs[i].bundle = &copied
 	}
-	release := b.lockedSpending()
+	release := b.lockedRows(`SELECT FROM spending FOR UPDATE`)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, r := range runs {
@@ -101,20 +100,6 @@ func (b *bundle) atOnce(n int, most thread.USD) (admitted []store.Charge, runs [
 	release()
 	<-done
 	return admitted, runs, refused
-}
-
-// lockedSpending holds the owner's spending row until the returned function is called.
-func (b *bundle) lockedSpending() (release func()) {
-	b.t.Helper()
-	conn, err := b.sql.Acquire(b.ctx())
-	require.NoError(b.t, err)
-	_, err = conn.Exec(b.ctx(), `BEGIN; SELECT FROM spending FOR UPDATE`)
-	require.NoError(b.t, err)
-	return func() {
-		_, err := conn.Exec(context.Background(), `COMMIT`)
-		require.NoError(b.t, err)
-		conn.Release()
-	}
 }
 
 func TestOfCallsAtOnceOnlyThoseAreAdmittedThatFit(t *testing.T) {

@@ -24,6 +24,7 @@ type desk struct {
 	settings contract.Settings
 	stint    func(ctx context.Context, turn contract.TurnRef, n int) (contract.StintResult, error)
 	tool     func(contract.ToolRef) error
+	after    func(turnID string) // called, with the desk locked, when the end of a conversation turn has looked what is next
 
 	mu         sync.Mutex
 	waiting    []contract.TurnRef // conversation turns
@@ -44,6 +45,7 @@ func newDesk() *desk {
 			return contract.StintResult{Outcome: contract.StintAnswered}, nil
 		},
 		tool:     func(contract.ToolRef) error { return nil },
+		after:    func(string) {},
 		stopping: map[string]bool{}, stints: map[string]int{}, ended: map[string]contract.Ended{}, changed: make(chan struct{}),
 	}
 }
@@ -171,6 +173,7 @@ func (d *desk) End(_ context.Context, in contract.EndInput) (contract.Ended, err
 	}
 	d.running = nil
 	out.Next = d.next()
+	d.after(in.Turn.ID)
 	return out, nil
 }
 

@@ -226,6 +226,24 @@ func TestThreadLosesNoNudgeThatComesWhileATurnRuns(t *testing.T) {
 	require.Len(t, only(b.noted(), "end"), 6)
 }
 
+func TestThreadLooksOnceMoreForWhatCameWhileItsLastTurnEnded(t *testing.T) {
+	b := setup(t)
+	b.waiting = conversation("a")
+	b.stint = func(_ context.Context, turn contract.TurnRef, _ int) (contract.StintResult, error) {
+		if turn.ID == "a" {
+			b.nudge(contract.NudgeWork, "b") // heard while a runs
+		}
+		return answered, nil
+	}
+	b.after = func(turnID string) {
+		if turnID == "a" {
+			b.waiting = conversation("b")
+		}
+	}
+	require.NoError(t, b.run(contract.ThreadInput{}))
+	require.Equal(t, []string{"end a succeeded ", "end b succeeded "}, only(b.noted(), "end"))
+}
+
 func TestThreadStartsBackgroundTurnsWhileItsOwnTurnRuns(t *testing.T) {
 	b := setup(t)
 	b.waiting = conversation("a")
