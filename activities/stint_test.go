@@ -300,9 +300,10 @@ func TestStintDoesNotRunAToolThatNeedsApproval(t *testing.T) {
 func TestAToolWithSideEffectsRunsOnceWhoeverAsks(t *testing.T) {
 	b := setup(t, scripted.Rounds(scripted.Ask("send", `{}`), scripted.Say("Sent.")))
 	var runs atomic.Int32
+	var left atomic.Bool // the stint has left it to the workflow
 	running, release := make(chan struct{}), make(chan struct{})
 	b.tools = []tools.Tool{sender("send", func(context.Context, tools.Call) (string, error) {
-		if runs.Add(1) == 1 {
+		if runs.Add(1) == 1 && left.Load() {
 			close(running)
 			<-release
 		}
@@ -313,6 +314,7 @@ func TestAToolWithSideEffectsRunsOnceWhoeverAsks(t *testing.T) {
 	res := w.stint(turn)
 	require.Equal(t, contract.StintTools, res.Outcome)
 	require.Empty(t, cmp.Diff([]contract.ToolRef{{Turn: turn, Round: 1, Name: "send", Limit: tools.DefaultTimeout}}, res.Tools))
+	left.Store(true)
 	first := later(func() bool { w.tool(res.Tools[0]); return true })
 	come(t, running)
 	w.tool(res.Tools[0]) // it was started and has no result

@@ -154,7 +154,7 @@ var mutations = []mutation{
 		old:  `case m.State == thread.MessageDelivered:`,
 		new:  `case m.State == thread.MessageDelivered && h.runningID == "":`,
 		pkg:  "./store",
-		run:  "TestEveryRaceOfThePage/a turn works/take, withdraw",
+		run:  "TestWithdrawTwice",
 	},
 	{
 		name: "an end makes a turn of a message that was withdrawn",
@@ -239,8 +239,8 @@ var mutations = []mutation{
 	{
 		name: "a follow-up turn goes behind what waits",
 		file: "store/end.go",
-		old:  "thread.TurnQueued {\n\t\te.moveSteering(e.b, e.held, e.frontRank(), ",
-		new:  "thread.TurnQueued {\n\t\te.moveSteering(e.b, e.held, e.backRank(), ",
+		old:  "\th.head, h.headMsg = turn, m\n\tif h.last == nil {",
+		new:  "\tif h.head == nil {\n\t\th.head, h.headMsg = turn, m\n\t}\n\tif h.last == nil {",
 		pkg:  "./store",
 		run:  "TestFollowUp",
 	},
