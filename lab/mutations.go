@@ -386,7 +386,7 @@ var mutations = []mutation{
 		old:  "\t\tt.running.stop()\n",
 		new:  "",
 		pkg:  "./workflows",
-		run:  "TestThreadEndsAStoppedTurn|TestThreadStopsATurn",
+		run:  "TestThreadStopsATurn",
 	},
 	{
 		name: "a workflow rests although a nudge came while its last turn ended",
