@@ -28,9 +28,10 @@ type Record struct {
 	Calls    []house.ToolCall // of the conversation's tools
 	Charges  []string         // keys of the side effects that were asked for
 
-	At    *Snapshot // when the process was killed; nil: none was
-	Left  []string  // what has not come to rest
-	Other []string  // anything else that the player found wrong
+	May   []thread.FailCode // what turns may fail with, as things were
+	At    *Snapshot         // when the process was killed; nil: none was
+	Left  []string          // what has not come to rest
+	Other []string          // anything else that the player found wrong
 }
 
 // A Snapshot is what stood in Postgres when a process had been killed, and what had come by then.
@@ -233,11 +234,13 @@ func (j *judge) failures() {
 		if t.Error != nil {
 			code = t.Error.Code
 		}
-		switch interrupted := j.At != nil && j.At.Started && j.At.Worker; {
-		case t.Status != thread.TurnFailed || code != thread.FailToolUnknown:
+		may := slices.Clone(j.May)
+		if j.At != nil && j.At.Started && j.At.Worker {
+			may = append(may, thread.FailToolUnknown)
+		}
+		switch {
+		case t.Status != thread.TurnFailed || !slices.Contains(may, code):
 			j.say(FailedWrong, "turn %s is %s, %s", t.ID, t.Status, code)
-		case !interrupted:
-			j.say(FailedWrong, "turn %s failed as if a side effect had been interrupted, and none was", t.ID)
 		case !slices.ContainsFunc(j.Messages, func(m thread.Message) bool {
 			return m.Role == thread.RoleNotice && m.TurnID == t.ID && strings.Contains(m.Text, "*continue*")
 		}):

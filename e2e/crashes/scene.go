@@ -21,6 +21,7 @@ type Lane struct {
 	h       *house.House
 	plan    *Plan
 	workers int // that live at once
+	env     []string
 
 	mu    sync.Mutex
 	procs []*wired
@@ -37,7 +38,13 @@ func NewLane(t *testing.T, workers int, env ...string) *Lane {
 	t.Helper()
 	h := house.Open(t, env...)
 	h.Migrate()
-	l := &Lane{h: h, plan: &Plan{}, workers: workers}
+	return OpenLane(h, workers)
+}
+
+// OpenLane is NewLane in a house that is there. env is for its processes.
+func OpenLane(h *house.House, workers int, env ...string) *Lane {
+	h.T.Helper()
+	l := &Lane{h: h, plan: &Plan{}, workers: workers, env: env}
 	l.staff(h)
 	return l
 }
@@ -69,11 +76,11 @@ func (l *Lane) start(h *house.House, role string) {
 	h.T.Helper()
 	p := &wired{}
 	p.wire = NewWire(l.h.T, h.DSN, role, l.plan, func(at Point) { l.struck(p, at) })
-	env := "DATABASE_URL=" + p.wire.DSN
+	env := append([]string{"DATABASE_URL=" + p.wire.DSN}, l.env...)
 	if role == "api" {
-		p.Process = h.API(env)
+		p.Process = h.API(env...)
 	} else {
-		p.Process = h.Worker(env)
+		p.Process = h.Worker(env...)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,12 +98,12 @@ func (l *Lane) struck(p *wired, at Point) {
 	}
 }
 
-// worker is one that lives.
-func (l *Lane) worker() *wired {
+// living is the newest process of a role that lives; nil: none.
+func (l *Lane) living(role string) *wired {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, p := range slices.Backward(l.procs) {
-		if p.wire.Role == "worker" && !p.Ended() {
+		if p.wire.Role == role && !p.Ended() {
 			return p
 		}
 	}
@@ -231,9 +238,17 @@ func (s *scene) send(text string, mods ...house.With) house.Accepted {
 // settle waits until nothing is left to do, by anyone.
 func (s *scene) settle() {
 	s.h.T.Helper()
+	if left := rest(s.h, s.chat.ID, house.Patience); left != "" {
+		s.rec.Left = append(s.rec.Left, left)
+	}
+}
+
+// rest waits until a thread has come to rest, and returns what is left if it does not.
+func rest(h *house.House, threadID string, patience time.Duration) string {
+	h.T.Helper()
 	left := ""
-	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
-		err := s.h.SQL.QueryRow(s.h.T.Context(), `
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
+		err := h.SQL.QueryRow(h.T.Context(), `
 			SELECT concat_ws(', ',
 				(SELECT string_agg('turn ' || id || ' is ' || status, ', ') FROM turns WHERE thread_id = $1 AND status IN ('queued', 'running')),
 				(SELECT 'a message is on the steering row' FROM steering WHERE thread_id = $1 AND state = 'queued'),
@@ -241,15 +256,15 @@ func (s *scene) settle() {
 				(SELECT string_agg('nudge ' || kind, ', ') FROM outbox WHERE thread_id = $1),
 				(SELECT string_agg('attempt of ' || a.worker_id, ', ') FROM attempts a JOIN turns t ON t.id = a.turn_id WHERE t.thread_id = $1),
 				(SELECT string_agg('reserved for round ' || round, ', ') FROM ledger WHERE thread_id = $1 AND state = 'reserved'))`,
-			s.chat.ID).Scan(&left)
+			threadID).Scan(&left)
 		switch {
 		case err != nil:
 			left = err.Error()
 		case left == "":
-			return
+			return ""
 		}
 	}
-	s.rec.Left = append(s.rec.Left, left)
+	return left
 }
 
 func (s *scene) key(tool string) string { return s.chat.Marker + tool }
@@ -293,7 +308,7 @@ func (s *scene) strikeAtModel(r scripted.Request, reply scripted.Reply) scripted
 	if s.at == nil || s.at.Op != modelOp || s.at.N != n || s.isDead() {
 		return reply
 	}
-	w := s.l.worker()
+	w := s.l.living("worker")
 	switch s.at.Side {
 	case Arrived:
 		s.l.struck(w, *s.at)
@@ -333,7 +348,7 @@ func (s *scene) holdTools() {
 		case <-s.over.c:
 			return
 		}
-		w := s.l.worker()
+		w := s.l.living("worker")
 		if s.at.Side == Answered {
 			w.Freeze()
 			gate.Release()
@@ -368,7 +383,7 @@ func (s *scene) killed(at Point) {
 	if err == nil {
 		snap.Recorded, err = s.recorded()
 	}
-	snap.Requests, snap.Calls = len(s.chat.Requests()), len(s.calls())
+	snap.Requests, snap.Calls = len(s.chat.Requests()), len(callsOf(s.h, s.chat))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
@@ -399,9 +414,9 @@ func (s *scene) recorded() (map[string]int, error) {
 	return list, rows.Err()
 }
 
-// calls are those of the scene's tools.
-func (s *scene) calls() []house.ToolCall {
-	return slices.DeleteFunc(s.h.Tools.All(), func(c house.ToolCall) bool { return !strings.HasPrefix(c.Key, s.chat.Marker) })
+// callsOf are those of a chat's tools.
+func callsOf(h *house.House, c *house.Chat) []house.ToolCall {
+	return slices.DeleteFunc(h.Tools.All(), func(call house.ToolCall) bool { return !strings.HasPrefix(call.Key, c.Marker) })
 }
 
 // replace starts another process for the one that died, unless another worker lives.
@@ -421,16 +436,21 @@ func (s *scene) replace(done <-chan struct{}) {
 
 // read reads what the conversation has come to.
 func (s *scene) read() {
-	t := s.h.T
+	s.h.T.Helper()
+	s.rec.Charges = []string{s.key("charge")}
+	s.rec.read(s.h, s.chat)
+}
+
+// read reads what a chat has come to.
+func (r *Record) read(h *house.House, c *house.Chat) {
+	t := h.T
 	t.Helper()
-	r := &s.rec
-	r.Messages, r.Turns, r.Requests, r.Calls = s.chat.Messages(), s.chat.Turns(), s.chat.Requests(), s.calls()
-	r.Charges = []string{s.key("charge")}
+	r.Messages, r.Turns, r.Requests, r.Calls = c.Messages(), c.Turns(), c.Requests(), callsOf(h, c)
 	r.Streamed, r.Entries = map[string]string{}, map[string]int{}
 	for _, turn := range r.Turns {
 		r.Streamed[turn.ID] = ""
 	}
-	for _, e := range s.chat.Watch.All() {
+	for _, e := range c.Watch.All() {
 		switch {
 		case e.Name == thread.EventAnswerRestarted:
 			r.Streamed[e.TurnID] = ""
@@ -441,7 +461,7 @@ func (s *scene) read() {
 			r.Streamed[e.TurnID] += e.Text
 		}
 	}
-	rows, err := s.h.SQL.Query(s.h.Ctx(), `SELECT message_id, count(*) FROM entries WHERE session_id = $1 AND message_id IS NOT NULL GROUP BY 1`, s.chat.ID)
+	rows, err := h.SQL.Query(h.Ctx(), `SELECT message_id, count(*) FROM entries WHERE session_id = $1 AND message_id IS NOT NULL GROUP BY 1`, c.ID)
 	require.NoError(t, err)
 	defer rows.Close()
 	for rows.Next() {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -27,6 +28,7 @@ type Wire struct {
 	network, target string
 
 	mu    sync.Mutex
+	slow  time.Duration
 	full  bool // new connections are refused, as by a server that has no more
 	conns map[net.Conn]bool
 }
@@ -77,6 +79,19 @@ func (w *Wire) Fill(full bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.full = full
+}
+
+// Slow makes each group of statements wait; 0: none.
+func (w *Wire) Slow(delay time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.slow = delay
+}
+
+func (w *Wire) delay() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.slow
 }
 
 func (w *Wire) hold(c net.Conn) (drop func()) {
@@ -254,6 +269,7 @@ func (s *session) operation(run []string) string {
 
 // pass sends a group on, if nothing is to happen to it. began: it stands in a transaction that Postgres knows of.
 func (s *session) pass(group []byte, op string, began bool) error {
+	time.Sleep(s.wire.delay())
 	at, fault := s.wire.plan.pass(s.wire.Role, op)
 	switch {
 	case fault.Kind == NoFault:

@@ -116,6 +116,7 @@ type Installation struct {
 	SQL      *pgxpool.Pool // looks at what no function of the store shows, and makes time pass
 	Temporal client.Client
 	Line     *Line // the way from the processes to Temporal
+	ModelURL string
 	Model    *scripted.Server
 	Tools    *Tools
 
@@ -135,7 +136,13 @@ func Open(t *testing.T, env ...string) *House {
 // OpenOn makes a house on a given Temporal server.
 func OpenOn(t *testing.T, srv *temporal.Server, env ...string) *House {
 	t.Helper()
-	h := &House{T: t, Installation: &Installation{Dir: t.TempDir(), DSN: storetest.DSN(t)}}
+	return OpenAt(t, srv.Address(), storetest.DSN(t), env...)
+}
+
+// OpenAt makes a house with a migrated database, on the Temporal server at an address.
+func OpenAt(t *testing.T, address, dsn string, env ...string) *House {
+	t.Helper()
+	h := &House{T: t, Installation: &Installation{Dir: t.TempDir(), DSN: dsn}}
 	h.Namespace = "e2e-" + filepath.Base(h.DSN[:strings.IndexByte(h.DSN+"?", '?')])
 	h.DB = storetest.Open(t, h.DSN)
 	var err error
@@ -144,8 +151,8 @@ func OpenOn(t *testing.T, srv *temporal.Server, env ...string) *House {
 	t.Cleanup(h.SQL.Close)
 	require.NoError(t, h.DB.EnsureKey(t.Context(), Owner, "e2e", APIKey))
 	h.Stock("fil_1", "fil_7")
-	h.Line = NewLine(t, srv.Address())
-	h.openNamespace(srv.Address())
+	h.Line = NewLine(t, address)
+	h.openNamespace(address)
 	h.openModel()
 	h.Tools = newTools(t)
 	toolsFile := filepath.Join(h.Dir, "tools.yaml")
@@ -178,6 +185,7 @@ func (h *House) openModel() {
 		web.CloseClientConnections()
 		web.Close()
 	})
+	h.ModelURL = web.URL
 	h.env = append(h.env, "OPENAI_API_KEY=e2e", "OPENAI_BASE_URL="+web.URL+"/v1")
 }
 

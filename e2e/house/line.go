@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -15,6 +16,7 @@ type Line struct {
 
 	mu    sync.Mutex
 	down  bool
+	delay time.Duration
 	conns map[net.Conn]bool
 }
 
@@ -54,10 +56,10 @@ func (n *Line) carry(near net.Conn) {
 		return
 	}
 	go func() {
-		_, _ = io.Copy(far, near) // either end's end is both's
+		_, _ = io.Copy(far, slowed{near, n}) // either end's end is both's
 		_ = far.Close()
 	}()
-	_, _ = io.Copy(near, far)
+	_, _ = io.Copy(near, slowed{far, n})
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.conns, near)
@@ -72,6 +74,40 @@ func (n *Line) hold(c net.Conn) bool {
 	}
 	n.conns[c] = true
 	return true
+}
+
+// slowed is an end of a line whose pieces wait as the line says.
+type slowed struct {
+	io.Reader
+	line *Line
+}
+
+func (s slowed) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	s.line.mu.Lock()
+	delay := s.line.delay
+	s.line.mu.Unlock()
+	time.Sleep(delay)
+	return n, err
+}
+
+// Slow makes each piece of data wait, in both directions; 0: none.
+func (n *Line) Slow(delay time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.delay = delay
+}
+
+// Halve ends the sending direction of every end of all connections: both sides hear that the other says no more, and may go on
+// to speak.
+func (n *Line) Halve() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			_ = tcp.CloseWrite()
+		}
+	}
 }
 
 // Cut breaks all connections, and every new one, until Mend.
