@@ -67,8 +67,8 @@ const (
 	Orphan      Kind = "orphan call"    // a call without a result, or the other way round
 	FailedWrong Kind = "failed"         // a turn that failed though it need not, or without the notice
 	Unquiet     Kind = "not at rest"    // what nobody drives
-	Unserved    Kind = "not served"     // the next message
 	Unclear     Kind = "unclear answer" // of the API
+	Late        Kind = "late"           // what only the sweep found
 )
 
 // Judge says all that is wrong with what a conversation has come to.
@@ -268,7 +268,7 @@ func Row(list []Wrong) tally.Row {
 	var r tally.Row
 	for _, w := range list {
 		switch w.Kind {
-		case Lost, Unserved, Unquiet:
+		case Lost, Unquiet:
 			r.Lost++
 		case Doubled:
 			r.Doubled++
@@ -278,6 +278,7 @@ func Row(list []Wrong) tally.Row {
 			r.ToolTwice++
 		case ReplyTwice, ReplyWrong:
 			r.ReplyTwice++
+		default: // the test fails of it, and says what it is
 		}
 	}
 	return r

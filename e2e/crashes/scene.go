@@ -139,6 +139,9 @@ func newOnce() *once { return &once{c: make(chan struct{})} }
 
 func (o *once) happened() { o.Do(func() { close(o.c) }) }
 
+// late is less than the sweep's interval: what only the sweep finds was forgotten by what should have told of it.
+const late = 25 * time.Second
+
 // Result is what a scene came to.
 type Result struct {
 	Reached  bool // the fault was made
@@ -179,6 +182,9 @@ func (l *Lane) Play(t *testing.T, at *Point, fault Fault, times int) Result {
 	s.rec.At = s.snapshot
 	r := Result{Reached: s.snapshot != nil || l.plan.made() > 0, Seen: seen, Recovery: s.recovery()}
 	r.Wrong = Judge(&s.rec)
+	if r.Recovery > late {
+		r.Wrong = append(r.Wrong, Wrong{Late, fmt.Sprintf("nothing happened for %v after the kill", r.Recovery)})
+	}
 	return r
 }
 
