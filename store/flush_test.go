@@ -68,7 +68,10 @@ func TestRoundTripsOfEachOperation(t *testing.T) {
 	cost(3, "take of what cannot be loaded", take)
 	round := r.next(store.RoundCalls, "", effect("a"))
 	cost(2, "commit round", func() error { _, err := b.db.CommitRound(b.ctx(), r.ref, round); return err })
-	cost(2, "start call", func() error { _, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"}); return err })
+	cost(2, "start call", func() error {
+		_, _, err := b.db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"})
+		return err
+	})
 	result := thread.Call{TurnID: r.ref.ID, Round: 1, State: thread.CallSucceeded}
 	cost(2, "finish call", func() error { return finish(b.ctx(), b.db, r.ref, result) })
 	cost(2, "fail attempt", func() error { _, err := b.db.FailAttempt(b.ctx(), r.ref, 1); return err })

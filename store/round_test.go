@@ -84,8 +84,12 @@ func TestStartCallTwiceStartsOnce(t *testing.T) {
 	var ok [2]bool
 	var errs [2]error
 	b.race(store.PointCall,
-		func(db *store.DB) { _, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"}) },
-		func(db *store.DB) { _, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"}) })
+		func(db *store.DB) {
+			_, ok[0], errs[0] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"})
+		},
+		func(db *store.DB) {
+			_, ok[1], errs[1] = db.StartCall(b.ctx(), r.ref, 1, 0, &store.Start{WorkerID: "w"})
+		})
 	require.Equal(t, [2]error{}, errs)
 	require.Equal(t, [2]bool{true, false}, ok)
 	require.NoError(t, r.finish(0, "paid"))
