@@ -74,7 +74,7 @@ func load(ctx context.Context, l *lab) ([]line, error) {
 		lines = append(lines, line{name: "  of it by API, worker, Temporal, its Postgres, Postgres; by the loop, Postgres", ours: shares(ours), floor: shares(bare)})
 		per := 1 / float64(crowd.rounds) // of a round, that a turn's workflow is for
 		lines = append(lines, line{
-			name: "  what a bare workflow of one activity for each of these turns costs alone", floor: fmt.Sprintf("%.1f s", middle(flows, work.cpuPerThousand)*per),
+			name: "  what a bare workflow of one activity for each of these turns costs alone", ours: "–", floor: fmt.Sprintf("%.1f s", middle(flows, work.cpuPerThousand)*per),
 			ratio: spreadOf(scaled(flows, bare, per)).String(),
 		})
 	}
