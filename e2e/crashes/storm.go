@@ -108,7 +108,7 @@ func (s *Storm) Rage(chance *rand.Rand, times int) (kills, cuts int) {
 			s.cut(s.model, down, chance.IntN(3))
 		case 11:
 			s.each(func(w *Wire) { w.Slow(down / 10) })
-			time.Sleep(down)
+			last(down)
 			s.each(func(w *Wire) { w.Slow(0) })
 		}
 		s.lane.staff(s.h)
@@ -142,23 +142,26 @@ func (s *Storm) cut(line *house.Line, down time.Duration, how int) {
 	switch how {
 	case 0:
 		line.Cut()
-		time.Sleep(down)
+		last(down)
 		line.Mend()
 	case 1:
 		line.Halve()
 	case 2:
 		line.Slow(down / 10)
-		time.Sleep(down)
+		last(down)
 		line.Slow(0)
 	}
 }
+
+// last is how long an outage takes, which the seed says.
+func last(down time.Duration) { time.Sleep(down) }
 
 func (s *Storm) killPostgres(down time.Duration) {
 	s.kills++
 	require.NoError(s.t, syscall.Kill(s.postgres.PID(), syscall.SIGKILL))
 	<-s.postgres.Done()
 	_ = s.postgres.Stop(s.t.Context()) // lets go of the folder; it says that it was killed
-	time.Sleep(down)
+	last(down)
 	var err error
 	s.postgres, err = postgres.Start(s.t.Context(), s.database)
 	require.NoError(s.t, err)
@@ -170,7 +173,7 @@ func (s *Storm) killTemporal(down time.Duration) {
 	require.NoError(s.t, syscall.Kill(s.temporal.PID(), syscall.SIGKILL))
 	<-s.temporal.Done()
 	_ = s.temporal.Stop(s.t.Context())
-	time.Sleep(down)
+	last(down)
 	s.revive()
 }
 

@@ -269,7 +269,7 @@ func (s *session) operation(run []string) string {
 
 // pass sends a group on, if nothing is to happen to it. began: it stands in a transaction that Postgres knows of.
 func (s *session) pass(group []byte, op string, began bool) error {
-	time.Sleep(s.wire.delay())
+	time.Sleep(s.wire.delay()) // a slow line
 	at, fault := s.wire.plan.pass(s.wire.Role, op)
 	switch {
 	case fault.Kind == NoFault:

@@ -87,7 +87,7 @@ func (s slowed) Read(p []byte) (int, error) {
 	s.line.mu.Lock()
 	delay := s.line.delay
 	s.line.mu.Unlock()
-	time.Sleep(delay)
+	time.Sleep(delay) // a slow line
 	return n, err
 }
 
