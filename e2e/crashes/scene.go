@@ -253,7 +253,7 @@ func (s *scene) settle() {
 func rest(h *house.House, threadID string, patience time.Duration) string {
 	h.T.Helper()
 	left := ""
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) { // between two looks
 		err := h.SQL.QueryRow(h.T.Context(), `
 			SELECT concat_ws(', ',
 				(SELECT string_agg('turn ' || id || ' is ' || status, ', ') FROM turns WHERE thread_id = $1 AND status IN ('queued', 'running')),

@@ -154,7 +154,7 @@ func (s *Storm) cut(line *house.Line, down time.Duration, how int) {
 }
 
 // last is how long an outage takes, which the seed says.
-func last(down time.Duration) { time.Sleep(down) }
+func last(down time.Duration) { time.Sleep(down) } // the outage itself: nothing is waited for
 
 func (s *Storm) killPostgres(down time.Duration) {
 	s.kills++
@@ -237,7 +237,7 @@ func (k *Talker) key(tool string, n int) string {
 
 func (k *Talker) send(text string, mods ...house.With) {
 	mods = append(mods, house.Key(text))
-	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
+	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) { // between two tries
 		out, err := k.chat.TrySend(text, mods...)
 		var p *house.Problem
 		switch {

@@ -243,7 +243,7 @@ func (h *House) Until(what string, done func() bool) {
 		if time.Now().After(deadline) {
 			h.Fail("waited in vain for %s", what)
 		}
-		time.Sleep(PollEvery)
+		time.Sleep(PollEvery) // between two looks
 	}
 }
 

@@ -27,6 +27,6 @@ func (h *House) Deafen(ctx context.Context) {
 			SELECT pg_terminate_backend(pid)
 			FROM pg_stat_activity
 			WHERE datname = current_database() AND query LIKE 'LISTEN%'`)
-		time.Sleep(PollEvery)
+		time.Sleep(PollEvery) // how often, not how long for
 	}
 }

@@ -233,7 +233,7 @@ func (v *visit) insist(op *call, api int) {
 			v.T.Errorf("%s has no answer", op.Who)
 			return
 		}
-		time.Sleep(house.PollEvery)
+		time.Sleep(house.PollEvery) // between two tries
 	}
 }
 
@@ -343,7 +343,7 @@ func (v *visit) close() {
 		turn := op.Tries[len(op.Tries)-1].Told.turn
 		var got thread.Turn
 		ended := func() bool { return v.get("GET", "/v1/turns/"+turn, &got) == nil && got.Status.Ended() }
-		for deadline := time.Now().Add(house.Patience); !ended(); time.Sleep(house.PollEvery) {
+		for deadline := time.Now().Add(house.Patience); !ended(); time.Sleep(house.PollEvery) { // between two looks
 			if time.Now().After(deadline) {
 				v.T.Errorf("place %d: the last turn, %s, does not end", v.N, turn)
 				return
@@ -358,7 +358,7 @@ func (v *visit) close() {
 // rest waits until nothing runs or waits. What does not come to rest is seen by the checker.
 func (s *site) rest() {
 	s.T.Helper()
-	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) {
+	for deadline := time.Now().Add(house.Patience); time.Now().Before(deadline); time.Sleep(house.PollEvery) { // between two looks
 		if s.Count(`SELECT count(*) FROM turns WHERE status IN ('queued', 'running')`)+
 			s.Count(`SELECT count(*) FROM steering WHERE state = 'queued'`) == 0 {
 			return
